@@ -1,6 +1,7 @@
 //! The store stalls for longer than a term, as slow disks do. Sessions are renewed all the same, answers to recalls are
 //! taken, and when the store goes on, everything is done: but for what is under way of a session that has ended meanwhile.
 
+use crate::common::gates::*;
 use crate::common::teller::*;
 use crate::common::*;
 use bytes::Bytes;
@@ -8,162 +9,16 @@ use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, Change, Failure, ObjectRef, Role, Standing, WriteAt,
 };
 use soda_server::{Server, ServerConfig, Stores};
-use soda_storage::{
-    Batch, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, SegmentId, SegmentInfo, Space,
-    StorageResult, Table, Visit,
-};
+use soda_storage::{MemoryData, MemoryMeta, MetaRead, Table};
 use soda_types::{Errno, Fid, FileKind, InUse, Mode, SessionId, SetAttr, Slot};
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const TERM: Duration = Duration::from_secs(2);
 /// More clients than the server has threads, each with a change that is stuck.
 const CLIENTS: usize = 8;
-
-/// Where a store can be held up.
-#[derive(Debug, Default)]
-struct Gate {
-    state: Mutex<GateState>,
-    turned: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct GateState {
-    is_closed: bool,
-    /// Of those that count.
-    waiting: usize,
-}
-
-/// Whether who waits at a gate is one that a test looks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Counts {
-    Yes,
-    No,
-}
-
-impl Gate {
-    fn close(&self) {
-        self.state.lock().unwrap().is_closed = true;
-    }
-
-    fn open(&self) {
-        self.state.lock().unwrap().is_closed = false;
-        self.turned.notify_all();
-    }
-
-    fn waiting(&self) -> usize {
-        self.state.lock().unwrap().waiting
-    }
-
-    fn pass(&self, counts: Counts) {
-        let counts = usize::from(counts == Counts::Yes);
-        let mut state = self.state.lock().unwrap();
-        state.waiting += counts;
-        // A test that fails leaves it closed, and its server is to end all the same.
-        let opened = self.turned.wait_timeout_while(state, PATIENCE * 2, |state| state.is_closed);
-        opened.unwrap().0.waiting -= counts;
-    }
-}
-
-/// Metadata whose commits can be held up, of which those count that have a reply; and the syncs of its journal.
-#[derive(Debug, Default)]
-struct Gated {
-    meta: MemoryMeta,
-    gate: Gate,
-    syncs: Gate,
-}
-
-/// Data whose appends can be held up, and its syncs.
-#[derive(Debug, Default)]
-struct GatedData {
-    data: MemoryData,
-    gate: Gate,
-    syncs: Gate,
-}
-
-impl DataStore for GatedData {
-    fn begin_at(&self, segment: SegmentId) -> StorageResult<()> {
-        self.data.begin_at(segment)
-    }
-
-    fn append(&self, data: &[u8]) -> StorageResult<ChunkRef> {
-        self.gate.pass(Counts::Yes);
-        self.data.append(data)
-    }
-
-    fn read_into(&self, chunk: &ChunkRef, data: &mut [u8]) -> StorageResult<()> {
-        self.data.read_into(chunk, data)
-    }
-
-    fn restore(&self, chunk: &ChunkRef, data: &[u8]) -> StorageResult<()> {
-        self.data.restore(chunk, data)
-    }
-
-    fn sync(&self) -> StorageResult<()> {
-        self.syncs.pass(Counts::Yes);
-        self.data.sync()
-    }
-
-    fn sync_what_others_wrote(&self) -> StorageResult<()> {
-        self.data.sync_what_others_wrote()
-    }
-
-    fn release_range(&self, segment: SegmentId, range: Range<u64>) -> StorageResult<()> {
-        self.data.release_range(segment, range)
-    }
-
-    fn segments(&self) -> StorageResult<Vec<SegmentInfo>> {
-        self.data.segments()
-    }
-
-    fn stored_ranges(&self, segment: SegmentId) -> StorageResult<Vec<Range<u64>>> {
-        self.data.stored_ranges(segment)
-    }
-
-    fn space(&self) -> StorageResult<Space> {
-        self.data.space()
-    }
-}
-
-impl MetaRead for Gated {
-    fn get(&self, table: Table, key: &[u8]) -> StorageResult<Option<bytes::Bytes>> {
-        self.meta.get(table, key)
-    }
-
-    fn scan(&self, table: Table, start: &[u8], end: &[u8], visit: Visit<'_>) -> StorageResult<()> {
-        self.meta.scan(table, start, end, visit)
-    }
-}
-
-impl MetaStore for Gated {
-    fn commit(&self, batch: Batch) -> StorageResult<()> {
-        let is_reply = |change: &soda_storage::Change| {
-            matches!(change, soda_storage::Change::Put { table: Table::Reply, .. })
-        };
-        let counts = if batch.changes.iter().any(is_reply) { Counts::Yes } else { Counts::No };
-        self.gate.pass(counts);
-        self.meta.commit(batch)
-    }
-
-    fn sync(&self) -> StorageResult<()> {
-        self.syncs.pass(Counts::Yes);
-        self.meta.sync()
-    }
-
-    fn origin(&self) -> soda_storage::Origin {
-        self.meta.origin()
-    }
-
-    fn complete(&self) -> StorageResult<()> {
-        self.meta.complete()
-    }
-
-    fn snapshot(&self) -> Box<dyn MetaRead> {
-        self.meta.snapshot()
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_stalls_for_longer_than_a_term_costs_nobody_the_session() {
@@ -229,8 +84,7 @@ fn in_journal(meta: &MemoryMeta) -> usize {
 /// A digest is in its sync of the medium when somebody begins to wait for what its client holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_comes_while_a_digest_waits_for_the_medium_does_not_wait_for_that() {
-    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
-    let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+    let (meta, data, stores) = gated();
     let slow = ServerConfig { sync_interval: Duration::from_secs(3600), ..config(Path::new("unused")) };
     let server = Server::start_on(stores, slow).unwrap();
     let mut teller = Teller::with(Client::connect_keeping_recalls(&server).await).await;
@@ -266,33 +120,18 @@ async fn the_journal_takes_no_more_of_many_sessions_at_once_than_of_one() {
     const LEN: usize = 2 << 20;
     /// So many times that is all that it takes, 16 MiB.
     const MOST: usize = 8;
-    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
-    let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+    let (meta, data, stores) = gated();
     let sync_interval = Duration::from_secs(3600);
     let config = ServerConfig { sync_interval, threads: SESSIONS + 6, ..config(Path::new("unused")) };
     let server = Server::start_on(stores, config).unwrap();
     let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
-    // Who makes them is gone before: nobody is asked for them, or they would be contended.
-    let (maker, mut dirs) = (Client::connect(&server).await, Vec::new());
-    for number in 0..SESSIONS {
-        dirs.push(maker.mkdir(maker.root, &format!("d{number}")).await.unwrap());
-    }
-    maker.ask(Call::Goodbye).await.result.unwrap();
-    let (other, mut tellers) = (Client::connect(&server).await, Vec::new());
-    for dir in dirs {
-        let client = Client::connect_keeping_recalls(&server).await;
-        let set = SetAttr { perm: Some(0o755), ..SetAttr::default() };
-        client.change(Call::SetAttr { fid: dir.fid, set, owner: None }).await.result.unwrap();
-        let clock = dir.attr.ctime.secs + 10;
-        let mut teller = Teller { client, numbers: 0..0, sequence: 0, lsn: 0, clock };
-        teller.reserve(10).await;
-        let (fid, mut records) = teller.file("file", &[1; LEN]);
-        if let Change::Create { place, .. } = &mut records[0].change {
-            place.directory = dir.fid;
-        }
+    let mut tellers = Vec::new();
+    for (mut teller, dir) in each_in_its_directory(&server, SESSIONS).await {
+        let (fid, records) = teller.file_in(dir, "file", &[1; LEN]);
         digested(&teller.tell(records).await);
-        tellers.push((teller, dir.fid, fid));
+        tellers.push((teller, dir, fid));
     }
+    let other = Client::connect(&server).await;
     data.syncs.close();
     meta.gate.close();
     let (mut answers, mut asked) = (Vec::new(), Vec::new());
@@ -331,8 +170,7 @@ async fn the_journal_takes_no_more_of_many_sessions_at_once_than_of_one() {
 /// is by then.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_digest_whose_data_the_medium_has_does_not_wait_for_a_sync_of_the_journal() {
-    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
-    let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+    let (meta, _data, stores) = gated();
     let slow = ServerConfig { sync_interval: Duration::from_secs(3600), ..config(Path::new("unused")) };
     let server = Server::start_on(stores, slow).unwrap();
     let mut teller = Teller::with(Client::connect(&server).await).await;
@@ -366,8 +204,7 @@ enum Stuck {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_digest_whose_session_ends_under_way_is_done_as_a_whole_or_not_at_all() {
     for stuck in [Stuck::Preparing, Stuck::Queued, Stuck::Waiting, Stuck::Committing] {
-        let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
-        let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+        let (meta, data, stores) = gated();
         let server = Server::start_on(stores, config(Path::new("unused")).with_term(TERM)).unwrap();
         let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
         let mut teller = Teller::with(Client::connect_keeping_recalls(&server).await).await;
@@ -443,8 +280,7 @@ async fn a_digest_whose_session_ends_under_way_is_done_as_a_whole_or_not_at_all(
 /// The first one waits for an operation that is stuck; the others wait for it, and no more of them than belong to one session.
 #[tokio::test(flavor = "multi_thread")]
 async fn digests_wait_in_line_behind_one_that_waits() {
-    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
-    let stores = Stores { meta: meta.clone(), data, path: "memory".into() };
+    let (meta, _data, stores) = gated();
     let server = Server::start_on(stores, config(Path::new("unused"))).unwrap();
     let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
     let mut teller = Teller::connect(&server).await;
@@ -494,8 +330,7 @@ async fn digests_wait_in_line_behind_one_that_waits() {
 /// The server stops while the store stalls: when the store goes on, what waits in line is let go of, to the last.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_stopped_lets_go_of_digests_in_line() {
-    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
-    let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+    let (meta, data, stores) = gated();
     let server = Server::start_on(stores, config(Path::new("unused"))).unwrap();
     let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
     let mut teller = Teller::connect(&server).await;
