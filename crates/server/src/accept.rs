@@ -2,6 +2,7 @@
 
 use crate::admin;
 use crate::hello::{self, Accepted, Room};
+use crate::link::Lane;
 use crate::net::{Connection, ReadError};
 use crate::respond::{self, Leases};
 use crate::shared::Shared;
@@ -92,7 +93,10 @@ async fn serve_connection(
             let unsent_max = shared.config.limits.unsent_bytes;
             let (queue, work) = mpsc::unbounded_channel();
             let worker = tokio::spawn(link.clone().work(work));
-            let error = connection.serve(unsent_max, &link.backlog, |frame| link.handle(frame, &queue)).await;
+            // Answers to recalls come on the control connection, whatever comes before them.
+            let long = (link.lane == Lane::Data).then_some(&link.share);
+            let handle = |frame, held| link.handle(frame, held, &queue);
+            let error = connection.serve(unsent_max, &link.backlog, long, handle).await;
             drop(queue);
             // What it is at may leave something behind that is to be forgotten with the connection.
             if worker.await.is_err() {

@@ -84,6 +84,10 @@ pub struct Limits {
     pub slots: u16,
     /// Requests of one connection that wait for something; more are answered `Busy`.
     pub waiting_per_connection: usize,
+    /// Bytes of requests that were read and have no answer yet, of all sessions together; at least 16 MiB. Beyond, no more of
+    /// what is long is taken. As much as the cache of file data has, and many times what a disk in good order leaves waiting:
+    /// a hundred clients beside it have one digest of a MiB there each.
+    pub request_bytes: u64,
     /// Bytes queued for a peer that does not read; no more of its requests are read above it.
     pub unsent_bytes: usize,
     /// Time for a new connection to say hello.
@@ -132,6 +136,7 @@ impl Default for Limits {
             connections: 8192,
             slots: 64,
             waiting_per_connection: 4096,
+            request_bytes: 256 << 20,
             unsent_bytes: 16 << 20,
             hello: Duration::from_secs(10),
         }

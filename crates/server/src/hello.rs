@@ -3,7 +3,7 @@
 use crate::clock;
 use crate::core::{Entry, Standing};
 use crate::link::{Lane, Link};
-use crate::net::{Backlog, Connection};
+use crate::net::{Backlog, Connection, Share};
 use crate::random::random;
 use crate::respond::{self, Leases};
 use crate::session::Session;
@@ -230,10 +230,12 @@ impl Shared {
 
     fn link(self: &Arc<Self>, session: Arc<Session>, connection: &Connection, lane: Lane) -> Arc<Link> {
         let outbox = connection.outbox().clone();
+        let share = Share::new(&self.intake, &session.account);
         Arc::new(Link {
             shared: self.clone(),
             session,
             outbox,
+            share,
             lane,
             waiting: AtomicUsize::new(0),
             backlog: Backlog::default(),

@@ -20,7 +20,8 @@
 //! Who is named in a later point uses who is named in an earlier one, never the other way round.
 //!
 //! * Tools: `clock`, `random`, `rounds` (which start of the server, which round of syncs), `config`, `starting`, `memory`,
-//!   `metrics`, `net` (sockets), `respond` (how a reply is encoded), `places`, `sync` (group commit).
+//!   `metrics`, `net` (sockets, and the memory of what came on them), `respond` (how a reply is encoded), `places`, `sync` (group
+//!   commit).
 //! * State: `session` (slots, open files, inode numbers, records), `space` (reserved), `durability`
 //!   (which changes are known to be on the medium),
 //!   `put_off` (lock calls that wait for a delegate), `core` (what the one lock guards), `agenda` (what is noted for others to

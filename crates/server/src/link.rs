@@ -2,7 +2,7 @@
 
 use crate::guard::{Asker, CoreGuard};
 use crate::metrics::CallKind;
-use crate::net::{Backlog, Outbox};
+use crate::net::{Backlog, Held, Outbox, Share};
 use crate::respond::{self, Leases};
 use crate::session::{ReplyTo, Session};
 use crate::shared::Shared;
@@ -29,6 +29,8 @@ pub(crate) struct Link {
     pub(crate) shared: Arc<Shared>,
     pub(crate) session: Arc<Session>,
     pub(crate) outbox: Arc<Outbox>,
+    /// Of the memory for requests.
+    pub(crate) share: Share,
     pub(crate) lane: Lane,
     /// Requests that wait for something.
     pub(crate) waiting: AtomicUsize,
@@ -74,6 +76,8 @@ pub(crate) struct Incoming {
     pub(crate) kind: CallKind,
     pub(crate) request: Request,
     pub(crate) payload: Bytes,
+    /// The memory that it has.
+    pub(crate) held: Held,
     pub(crate) arrived: Instant,
     /// Its place in the order of arrival at the server.
     pub(crate) order: u64,

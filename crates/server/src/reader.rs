@@ -3,10 +3,11 @@
 
 use crate::link::{Incoming, Lane, Link};
 use crate::metrics::CallKind;
+use crate::net::{Awaited, Held, SHORT};
 use crate::respond::{self, Leases};
 use bytes::Bytes;
 use soda_lease::table::SessionEnded;
-use soda_protocol::{Answer, Call, Failure, Frame, FrameKind, Note, Request};
+use soda_protocol::{Answer, Call, Failure, Frame, FrameKind, Note, Record, Request};
 use soda_types::Fid;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -36,11 +37,16 @@ pub(crate) enum What {
 pub(crate) type Queue = mpsc::UnboundedSender<Task>;
 
 impl Link {
-    /// Looks at a frame. `Break`: the peer does not speak the protocol.
-    pub(crate) fn handle(self: &Arc<Link>, frame: Frame, queue: &Queue) -> ControlFlow<()> {
+    /// Looks at a frame, for which memory was taken before it was read or was not. `Break`: the peer does not speak the protocol.
+    pub(crate) fn handle(
+        self: &Arc<Link>,
+        frame: Frame,
+        held: Option<Held>,
+        queue: &Queue,
+    ) -> ControlFlow<()> {
         let bytes = frame.body.len() + frame.payload.len();
         let what = match frame.kind {
-            FrameKind::Request => self.handle_request(frame),
+            FrameKind::Request => self.handle_request(frame, held),
             FrameKind::Note if self.lane == Lane::Control => self.handle_note(&frame),
             FrameKind::Note | FrameKind::Reply | FrameKind::Push => {
                 tracing::warn!(session = %self.session.id, kind = ?frame.kind, "a frame that no client sends here");
@@ -56,7 +62,7 @@ impl Link {
         ControlFlow::Continue(())
     }
 
-    fn handle_request(self: &Arc<Link>, frame: Frame) -> Option<What> {
+    fn handle_request(self: &Arc<Link>, frame: Frame, held: Option<Held>) -> Option<What> {
         let arrived = Instant::now();
         // First of all, whatever comes of it: the client counts on having renewed its session with every request that is
         // answered.
@@ -71,15 +77,37 @@ impl Link {
                 return None;
             }
         };
+        let bytes = frame.body.len() + frame.payload.len();
+        let Some(mut held) = held.or_else(|| self.room_for(&request, bytes)) else {
+            self.shared.metrics.turned_away.add(1);
+            self.refuse(frame.tag, &Failure::Busy("too much waits for the server's disk".to_owned()));
+            return None;
+        };
+        held.grow(decoded(&request.call));
         let kind = CallKind::from(&request.call);
         let (tag, payload) = (frame.tag, frame.payload);
-        let incoming = Incoming { link: self.clone(), tag, kind, request, payload, arrived, order };
+        let incoming = Incoming { link: self.clone(), tag, kind, request, payload, held, arrived, order };
         tracing::trace!(session = %self.session.id, op = kind.name(), tag = incoming.tag, "request");
         if incoming.request.call == Call::Renew {
             incoming.answer(&Ok(Answer::Done));
             return None;
         }
         Some(What::Request(Box::new(incoming)))
+    }
+
+    /// Memory for a request that came on the control connection, which has to be read whatever there is: answers to recalls come
+    /// on it, too. `None`: it is to come again later.
+    fn room_for(&self, request: &Request, bytes: usize) -> Option<Held> {
+        // Of what is under way already nobody can say that nothing was done.
+        let is_new = || request.op.is_some_and(|op| self.session.slots().is_new(op));
+        match request.call {
+            Call::Digest { .. } | Call::Write { .. } if bytes > SHORT && is_new() => {}
+            _ => return Some(self.share.take(bytes)),
+        }
+        self.share.try_take(bytes, Awaited::No).or_else(|| {
+            let is_awaited = self.shared.core().table.is_asked(self.session.id);
+            if is_awaited { self.share.try_take(bytes, Awaited::Yes) } else { None }
+        })
     }
 
     /// Renews the session; returns the message's place in the order of arrival.
@@ -143,5 +171,13 @@ impl Link {
             Bytes::new(),
         ));
         self.outbox.flush();
+    }
+}
+
+/// What a call takes beside the bytes that it came in.
+fn decoded(call: &Call) -> usize {
+    match call {
+        Call::Digest { records, .. } => records.len() * size_of::<Record>(),
+        _ => 0,
     }
 }

@@ -6,6 +6,7 @@ use crate::clock;
 use crate::config::{Exposure, ServerConfig};
 use crate::error::StartError;
 use crate::metrics::{self, Metrics};
+use crate::net::Intake;
 use crate::places::Places;
 use crate::put_off::PutOff;
 use crate::random::random;
@@ -120,6 +121,7 @@ impl Server {
             data: stores.data,
             space,
             to_journal: AtomicU64::new(0),
+            intake: Arc::new(Intake::new(config.limits.request_bytes)),
             janitor: Janitor::default(),
             timer: Timer::default(),
             places: Places::new(config.threads),

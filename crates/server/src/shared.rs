@@ -5,6 +5,7 @@ use crate::config::ServerConfig;
 use crate::core::Core;
 use crate::durability::Durability;
 use crate::metrics::Metrics;
+use crate::net::Intake;
 use crate::places::Places;
 use crate::space::Space;
 use crate::sync::GroupSync;
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) space: Arc<Space>,
     /// Bytes of digests on their way into the journal.
     pub(crate) to_journal: AtomicU64,
+    pub(crate) intake: Arc<Intake>,
     pub(crate) janitor: Janitor,
     pub(crate) timer: Timer,
     pub(crate) places: Places,

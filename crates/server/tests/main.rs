@@ -12,6 +12,7 @@ mod gone;
 mod hostile;
 mod hostile_client;
 mod inquiries;
+mod intake;
 mod lock_delegation;
 mod many;
 mod operations;

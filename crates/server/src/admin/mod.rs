@@ -33,7 +33,8 @@ pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) -> ReadEr
     let outbox = connection.outbox().clone();
     let unsent_max = shared.config.limits.unsent_bytes;
     // Questions are answered one by one as they are read.
-    connection.serve(unsent_max, &Backlog::default(), move |frame| handle(&shared, &outbox, &frame)).await
+    let answer = move |frame, _| handle(&shared, &outbox, &frame);
+    connection.serve(unsent_max, &Backlog::default(), None, answer).await
 }
 
 fn handle(shared: &Arc<Shared>, outbox: &Arc<Outbox>, frame: &Frame) -> ControlFlow<()> {
@@ -153,6 +154,7 @@ impl Shared {
             ("sessions", "Sessions known", core.sessions.len() as u64),
             ("sessions_connected", "Sessions with a control connection", connected as u64),
             ("reserved_bytes", "Bytes that sessions have reserved", self.space.total()),
+            ("request_bytes", "Bytes of requests that have no answer yet", self.intake.held()),
             ("backlog_records", "Changes that clients have not told yet, as they said last", untold.records),
             ("backlog_bytes", "What those changes weigh, bytes", untold.bytes),
             ("backlog_oldest_ms", "How long the oldest of those changes has waited", millis(untold.age)),

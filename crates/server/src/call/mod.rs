@@ -144,6 +144,7 @@ impl Operation {
             }
             let data = std::mem::take(&mut self.incoming.payload);
             self.staged = Some(self.incoming.link.shared.volume.stage_write(*fid, data)?);
+            self.incoming.held.give_back();
         }
         Ok(())
     }

@@ -43,6 +43,8 @@ pub(crate) struct Metrics {
     pub(crate) replans: Counter,
     /// Requests answered with the reply of an earlier one.
     pub(crate) retries: Counter,
+    /// Requests for which there was no memory, to come again.
+    pub(crate) turned_away: Counter,
     pub(crate) bytes_read: Counter,
     pub(crate) bytes_written: Counter,
     pub(crate) connections: Counter,
@@ -71,6 +73,7 @@ impl Default for Metrics {
             admission_wait: Histogram::default(),
             replans: Counter::default(),
             retries: Counter::default(),
+            turned_away: Counter::default(),
             bytes_read: Counter::default(),
             bytes_written: Counter::default(),
             connections: Counter::default(),
@@ -109,6 +112,7 @@ impl Metrics {
         vec![
             ("replans", "Plans that no longer held when their operation was admitted", self.replans.value()),
             ("retries", "Requests answered with the stored reply", self.retries.value()),
+            ("turned_away", "Requests to come again: too much waited for the disk", self.turned_away.value()),
             ("bytes_read", "Bytes of file data sent to clients", self.bytes_read.value()),
             ("bytes_written", "Bytes of file data written by clients", self.bytes_written.value()),
             ("connections", "Connections accepted", self.connections.value()),

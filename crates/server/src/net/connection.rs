@@ -1,9 +1,9 @@
 //! Reading frames of one peer. One task per connection: it reads, hands each frame on, and writes the answers of those that
 //! arrived together with one system call.
 
-use super::{Backlog, Outbox};
+use super::{Awaited, Backlog, Held, Outbox, SHORT, Share};
 use bytes::BytesMut;
-use soda_protocol::{Frame, FrameError, FrameHeader, HEADER_LEN};
+use soda_protocol::{Frame, FrameError, FrameHeader, FrameKind, HEADER_LEN};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -24,6 +24,8 @@ pub(crate) struct Connection {
     buffer: BytesMut,
     /// Header of the frame whose rest is being read.
     header: Option<FrameHeader>,
+    /// What was taken for it.
+    held: Option<Held>,
     outbox: Arc<Outbox>,
     max_frame: usize,
 }
@@ -47,6 +49,7 @@ impl Connection {
             stream: read,
             buffer: BytesMut::new(),
             header: None,
+            held: None,
             outbox: Arc::new(Outbox::new(id, write)),
             max_frame,
         }
@@ -63,7 +66,7 @@ impl Connection {
     /// The next frame, however long it takes.
     pub(crate) async fn next_frame(&mut self) -> Result<Frame, ReadError> {
         loop {
-            if let Some(frame) = self.take_frame()? {
+            if let Taken::Frame(frame, _) = self.take_frame(None)? {
                 return Ok(frame);
             }
             self.read().await?;
@@ -71,24 +74,35 @@ impl Connection {
     }
 
     /// Hands every frame to `handle` until the peer or the server ends the connection. Reads nothing more while over
-    /// `unsent_max` bytes wait for a peer that does not read, or too much of what was read waits to be done.
+    /// `unsent_max` bytes wait for a peer that does not read, or too much of what was read waits to be done; and of a long
+    /// request only the header before `long` has room for it. Without `long` all is read.
     pub(crate) async fn serve(
         mut self,
         unsent_max: usize,
         backlog: &Backlog,
-        mut handle: impl FnMut(Frame) -> ControlFlow<()>,
+        long: Option<&Share>,
+        mut handle: impl FnMut(Frame, Option<Held>) -> ControlFlow<()>,
     ) -> ReadError {
         let outbox = self.outbox.clone();
         let error = loop {
             let turn = {
                 let _corked = outbox.cork();
-                self.take_turn(unsent_max, backlog, &mut handle)
+                self.take_turn(unsent_max, backlog, long, &mut handle)
             };
             match turn {
                 Err(error) => break error,
                 Ok(_) if outbox.is_closed() => break ReadError::Closed,
                 Ok(Turn::More) => {
                     tokio::task::yield_now().await;
+                    continue;
+                }
+                Ok(Turn::Long(share, bytes)) => {
+                    tokio::select! {
+                        biased;
+                        () = outbox.woken() => {}
+                        () = outbox.writable(), if outbox.is_blocked() => outbox.unblock(),
+                        () = share.room(bytes) => {}
+                    }
                     continue;
                 }
                 // What was written or done meanwhile made room.
@@ -113,29 +127,34 @@ impl Connection {
         error
     }
 
-    fn take_turn(
+    fn take_turn<'s>(
         &mut self,
         unsent_max: usize,
         backlog: &Backlog,
-        handle: &mut impl FnMut(Frame) -> ControlFlow<()>,
-    ) -> Result<Turn, ReadError> {
+        long: Option<&'s Share>,
+        handle: &mut impl FnMut(Frame, Option<Held>) -> ControlFlow<()>,
+    ) -> Result<Turn<'s>, ReadError> {
         for _ in 0..TURN {
             if self.outbox.is_closed() || self.outbox.unsent() > unsent_max || !backlog.has_room() {
                 return Ok(Turn::Full);
             }
-            let Some(frame) = self.take_frame()? else { return Ok(Turn::Idle) };
-            if handle(frame).is_break() {
+            let (frame, held) = match self.take_frame(long)? {
+                Taken::Frame(frame, held) => (frame, held),
+                Taken::Part => return Ok(Turn::Idle),
+                Taken::Long(share, bytes) => return Ok(Turn::Long(share, bytes)),
+            };
+            if handle(frame, held).is_break() {
                 return Err(ReadError::Closed);
             }
         }
         Ok(Turn::More)
     }
 
-    fn take_frame(&mut self) -> Result<Option<Frame>, ReadError> {
+    fn take_frame<'s>(&mut self, long: Option<&'s Share>) -> Result<Taken<'s>, ReadError> {
         let header = match self.header {
             Some(header) => header,
             None => {
-                let Some(raw) = self.buffer.first_chunk::<HEADER_LEN>() else { return Ok(None) };
+                let Some(raw) = self.buffer.first_chunk::<HEADER_LEN>() else { return Ok(Taken::Part) };
                 let header = FrameHeader::parse(raw)?;
                 if header.rest_len() > self.max_frame {
                     return Err(ReadError::TooLong(header.rest_len()));
@@ -145,15 +164,25 @@ impl Connection {
                 header
             }
         };
+        if let Some(share) = long
+            && self.held.is_none()
+            && header.kind == FrameKind::Request
+            && header.rest_len() > SHORT
+        {
+            self.held = share.try_take(header.rest_len(), Awaited::No);
+            if self.held.is_none() {
+                return Ok(Taken::Long(share, header.rest_len()));
+            }
+        }
         if self.buffer.len() < header.rest_len() {
-            return Ok(None);
+            return Ok(Taken::Part);
         }
         self.header = None;
         let rest = self.buffer.split_to(header.rest_len()).freeze();
         if self.buffer.is_empty() && rest.len() > KEEP_MAX {
             self.buffer = BytesMut::new();
         }
-        Ok(Some(header.finish(rest)?))
+        Ok(Taken::Frame(header.finish(rest)?, self.held.take()))
     }
 
     async fn read(&mut self) -> Result<(), ReadError> {
@@ -166,10 +195,22 @@ impl Connection {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Turn {
+/// What is there of the next frame.
+#[derive(Debug)]
+enum Taken<'s> {
+    /// All, with what was taken for it.
+    Frame(Frame, Option<Held>),
+    Part,
+    /// The header of one for which there is no room.
+    Long(&'s Share, usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Turn<'s> {
     /// Frames may be left.
     More,
+    /// The next one is so long, and there is no room for it.
+    Long(&'s Share, usize),
     /// Frames may be left; first the peer has to read.
     Full,
     /// Nothing to do until something arrives or leaves.

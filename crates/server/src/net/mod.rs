@@ -2,8 +2,10 @@
 
 mod backlog;
 mod connection;
+mod intake;
 mod outbox;
 
 pub(crate) use backlog::Backlog;
 pub(crate) use connection::{Connection, ReadError};
+pub(crate) use intake::{Account, Awaited, Held, Intake, SHORT, Share};
 pub(crate) use outbox::Outbox;

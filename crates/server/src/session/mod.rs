@@ -14,7 +14,7 @@ pub(crate) use opens::Opens;
 pub(crate) use slots::{Arrival, Kept, Slots};
 
 use crate::durability::Durability;
-use crate::net::Outbox;
+use crate::net::{Account, Outbox};
 use crate::rounds::Round;
 use numbers::Numbers;
 use records::{SessionRecord, StoredSession};
@@ -31,6 +31,8 @@ pub(crate) struct Session {
     slots: Mutex<Slots<ReplyTo>>,
     digests: Mutex<Line>,
     asked: Asked,
+    /// Memory that its requests have.
+    pub(crate) account: Arc<Account>,
     numbers: Mutex<Numbers>,
     ended: AtomicBool,
     polls: AtomicBool,
@@ -51,6 +53,7 @@ impl Session {
             slots: Mutex::new(Slots::new(slots)),
             digests: Mutex::default(),
             asked: Asked::default(),
+            account: Arc::default(),
             numbers: Mutex::default(),
             ended: AtomicBool::new(false),
             polls: AtomicBool::new(false),
@@ -84,6 +87,7 @@ impl Session {
             slots: Mutex::new(restored),
             digests: Mutex::default(),
             asked: Asked::default(),
+            account: Arc::default(),
             numbers: Mutex::new(Numbers::restore(stored.numbers)),
             ended: AtomicBool::new(false),
             polls: AtomicBool::new(false),

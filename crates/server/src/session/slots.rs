@@ -113,6 +113,12 @@ impl<W> Slots<W> {
         Arrival::New
     }
 
+    /// Whether it has not arrived before.
+    pub(crate) fn is_new(&self, op: OpId) -> bool {
+        let slot = self.slots.get(usize::from(op.slot.0));
+        slot.is_some_and(|slot| slot.sequence < op.sequence)
+    }
+
     /// Whether this is the last operation of its slot, and was carried out without a failure.
     pub(crate) fn is_applied(&self, op: OpId) -> bool {
         let slot = self.slots.get(usize::from(op.slot.0)).filter(|slot| slot.sequence == op.sequence);

@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each program uses its part")]
 
 pub mod dying;
+pub mod gates;
 pub mod teller;
 
 use bytes::{Bytes, BytesMut};

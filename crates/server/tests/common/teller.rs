@@ -75,7 +75,11 @@ impl Teller {
 
     /// A file in the root with something in it.
     pub fn file(&mut self, name: &str, data: &[u8]) -> (Fid, Vec<Record>) {
-        let (fid, place) = (self.new_fid(), self.place(name));
+        self.file_in(self.client.root, name, data)
+    }
+
+    pub fn file_in(&mut self, directory: Fid, name: &str, data: &[u8]) -> (Fid, Vec<Record>) {
+        let (fid, place) = (self.new_fid(), Place { directory, name: n(name) });
         let data = Bytes::copy_from_slice(data);
         let create = self.record(Change::Create { place, fid, new: new_node(FileKind::File) });
         let write = self.record(Change::Write { fid, offset: 0, data, kill_suid_sgid: false });
@@ -124,6 +128,27 @@ impl Told {
     pub async fn begin(&self, client: &Client) -> oneshot::Receiver<(Reply, Bytes)> {
         client.connection().send(Some(self.op()), self.call(), Bytes::new()).await.1
     }
+}
+
+/// So many clients that keep what they are asked for, each with a directory for itself.
+pub async fn each_in_its_directory(server: &RunningServer, count: usize) -> Vec<(Teller, Fid)> {
+    // Who makes them is gone before: nobody is asked for them, or they would be contended.
+    let (maker, mut dirs) = (Client::connect(server).await, Vec::new());
+    for number in 0..count {
+        dirs.push(maker.mkdir(maker.root, &format!("d{number}")).await.unwrap());
+    }
+    maker.ask(Call::Goodbye).await.result.unwrap();
+    let mut tellers = Vec::new();
+    for dir in dirs {
+        let client = Client::connect_keeping_recalls(server).await;
+        let set = SetAttr { perm: Some(0o755), ..SetAttr::default() };
+        client.change(Call::SetAttr { fid: dir.fid, set, owner: None }).await.result.unwrap();
+        let clock = dir.attr.ctime.secs() + 10;
+        let mut teller = Teller { client, numbers: 0..0, sequence: 0, lsn: 0, clock };
+        teller.reserve(10).await;
+        tellers.push((teller, dir.fid));
+    }
+    tellers
 }
 
 /// Who changes a directory gets the write lease. `None`: the server is gone.

@@ -16,8 +16,7 @@ fn in_journal(meta: &MemoryMeta) -> usize {
 /// A digest is in its sync of the medium when somebody begins to wait for what its client holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_comes_while_a_digest_waits_for_the_medium_does_not_wait_for_that() {
-    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
-    let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+    let (meta, data, stores) = gated();
     let slow = ServerConfig { sync_interval: Duration::from_secs(3600), ..config(Path::new("unused")) };
     let server = Server::start_on(stores, slow).unwrap();
     let mut teller = Teller::with(Client::connect_keeping_recalls(&server).await).await;
@@ -56,8 +55,7 @@ async fn who_comes_while_a_digest_waits_for_the_medium_does_not_wait_for_that() 
 /// What is little goes into the journal at once, and fsync waits for that alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_little_does_not_wait_for_the_medium() {
-    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
-    let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+    let (meta, data, stores) = gated();
     let slow = ServerConfig { sync_interval: Duration::from_secs(3600), ..config(Path::new("unused")) };
     let server = Server::start_on(stores, slow).unwrap();
     let mut teller = Teller::connect(&server).await;
@@ -93,33 +91,18 @@ async fn the_journal_takes_no_more_of_many_sessions_at_once_than_of_one() {
     const LEN: usize = 2 << 20;
     /// So many times that is all that it takes, 16 MiB.
     const MOST: usize = 8;
-    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
-    let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+    let (meta, data, stores) = gated();
     let sync_interval = Duration::from_secs(3600);
     let config = ServerConfig { sync_interval, threads: SESSIONS + 6, ..config(Path::new("unused")) };
     let server = Server::start_on(stores, config).unwrap();
     let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
-    // Who makes them is gone before: nobody is asked for them, or they would be contended.
-    let (maker, mut dirs) = (Client::connect(&server).await, Vec::new());
-    for number in 0..SESSIONS {
-        dirs.push(maker.mkdir(maker.root, &format!("d{number}")).await.unwrap());
-    }
-    maker.ask(Call::Goodbye).await.result.unwrap();
-    let (other, mut tellers) = (Client::connect(&server).await, Vec::new());
-    for dir in dirs {
-        let client = Client::connect_keeping_recalls(&server).await;
-        let set = SetAttr { perm: Some(0o755), ..SetAttr::default() };
-        client.change(Call::SetAttr { fid: dir.fid, set, owner: None }).await.result.unwrap();
-        let clock = dir.attr.ctime.secs() + 10;
-        let mut teller = Teller { client, numbers: 0..0, sequence: 0, lsn: 0, clock };
-        teller.reserve(10).await;
-        let (fid, mut records) = teller.file("file", &[1; LEN]);
-        if let Change::Create { place, .. } = &mut records[0].change {
-            place.directory = dir.fid;
-        }
+    let mut tellers = Vec::new();
+    for (mut teller, dir) in each_in_its_directory(&server, SESSIONS).await {
+        let (fid, records) = teller.file_in(dir, "file", &[1; LEN]);
         digested(&teller.tell(records).await);
-        tellers.push((teller, dir.fid, fid));
+        tellers.push((teller, dir, fid));
     }
+    let other = Client::connect(&server).await;
     data.syncs.close();
     meta.gate.close();
     let (mut answers, mut asked) = (Vec::new(), Vec::new());
@@ -158,8 +141,7 @@ async fn the_journal_takes_no_more_of_many_sessions_at_once_than_of_one() {
 /// is by then.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_digest_whose_data_the_medium_has_does_not_wait_for_a_sync_of_the_journal() {
-    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
-    let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+    let (meta, _data, stores) = gated();
     let slow = ServerConfig { sync_interval: Duration::from_secs(3600), ..config(Path::new("unused")) };
     let server = Server::start_on(stores, slow).unwrap();
     let mut teller = Teller::with(Client::connect(&server).await).await;

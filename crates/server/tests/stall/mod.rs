@@ -3,6 +3,7 @@
 
 mod journal;
 
+use crate::common::gates::*;
 use crate::common::teller::*;
 use crate::common::*;
 use bytes::Bytes;
@@ -10,162 +11,16 @@ use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, Change, Failure, ObjectRef, Role, Standing, WriteAt,
 };
 use soda_server::{Server, ServerConfig, Stores};
-use soda_storage::{
-    Batch, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, SegmentId, SegmentInfo, Space,
-    StorageResult, Table, Visit,
-};
+use soda_storage::{MemoryData, MemoryMeta, MetaRead, Table};
 use soda_types::{Errno, Fid, FileKind, InUse, Mode, SessionId, SetAttr, Slot};
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const TERM: Duration = Duration::from_secs(2);
 /// More clients than the server has threads, each with a change that is stuck.
 const CLIENTS: usize = 8;
-
-/// Where a store can be held up.
-#[derive(Debug, Default)]
-struct Gate {
-    state: Mutex<GateState>,
-    turned: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct GateState {
-    is_closed: bool,
-    /// Of those that count.
-    waiting: usize,
-}
-
-/// Whether who waits at a gate is one that a test looks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Counts {
-    Yes,
-    No,
-}
-
-impl Gate {
-    fn close(&self) {
-        self.state.lock().unwrap().is_closed = true;
-    }
-
-    fn open(&self) {
-        self.state.lock().unwrap().is_closed = false;
-        self.turned.notify_all();
-    }
-
-    fn waiting(&self) -> usize {
-        self.state.lock().unwrap().waiting
-    }
-
-    fn pass(&self, counts: Counts) {
-        let counts = usize::from(counts == Counts::Yes);
-        let mut state = self.state.lock().unwrap();
-        state.waiting += counts;
-        // A test that fails leaves it closed, and its server is to end all the same.
-        let opened = self.turned.wait_timeout_while(state, PATIENCE * 2, |state| state.is_closed);
-        opened.unwrap().0.waiting -= counts;
-    }
-}
-
-/// Metadata whose commits can be held up, of which those count that have a reply; and the syncs of its journal.
-#[derive(Debug, Default)]
-struct Gated {
-    meta: MemoryMeta,
-    gate: Gate,
-    syncs: Gate,
-}
-
-/// Data whose appends can be held up, and its syncs.
-#[derive(Debug, Default)]
-struct GatedData {
-    data: MemoryData,
-    gate: Gate,
-    syncs: Gate,
-}
-
-impl DataStore for GatedData {
-    fn begin_at(&self, segment: SegmentId) -> StorageResult<()> {
-        self.data.begin_at(segment)
-    }
-
-    fn append(&self, data: &[u8]) -> StorageResult<ChunkRef> {
-        self.gate.pass(Counts::Yes);
-        self.data.append(data)
-    }
-
-    fn read_into(&self, chunk: &ChunkRef, data: &mut [u8]) -> StorageResult<()> {
-        self.data.read_into(chunk, data)
-    }
-
-    fn restore(&self, chunk: &ChunkRef, data: &[u8]) -> StorageResult<()> {
-        self.data.restore(chunk, data)
-    }
-
-    fn sync(&self) -> StorageResult<()> {
-        self.syncs.pass(Counts::Yes);
-        self.data.sync()
-    }
-
-    fn sync_what_others_wrote(&self) -> StorageResult<()> {
-        self.data.sync_what_others_wrote()
-    }
-
-    fn release_range(&self, segment: SegmentId, range: Range<u64>) -> StorageResult<()> {
-        self.data.release_range(segment, range)
-    }
-
-    fn segments(&self) -> StorageResult<Vec<SegmentInfo>> {
-        self.data.segments()
-    }
-
-    fn stored_ranges(&self, segment: SegmentId) -> StorageResult<Vec<Range<u64>>> {
-        self.data.stored_ranges(segment)
-    }
-
-    fn space(&self) -> StorageResult<Space> {
-        self.data.space()
-    }
-}
-
-impl MetaRead for Gated {
-    fn get(&self, table: Table, key: &[u8]) -> StorageResult<Option<bytes::Bytes>> {
-        self.meta.get(table, key)
-    }
-
-    fn scan(&self, table: Table, start: &[u8], end: &[u8], visit: Visit<'_>) -> StorageResult<()> {
-        self.meta.scan(table, start, end, visit)
-    }
-}
-
-impl MetaStore for Gated {
-    fn commit(&self, batch: Batch) -> StorageResult<()> {
-        let is_reply = |change: &soda_storage::Change| {
-            matches!(change, soda_storage::Change::Put { table: Table::Reply, .. })
-        };
-        let counts = if batch.changes.iter().any(is_reply) { Counts::Yes } else { Counts::No };
-        self.gate.pass(counts);
-        self.meta.commit(batch)
-    }
-
-    fn sync(&self) -> StorageResult<()> {
-        self.syncs.pass(Counts::Yes);
-        self.meta.sync()
-    }
-
-    fn origin(&self) -> soda_storage::Origin {
-        self.meta.origin()
-    }
-
-    fn complete(&self) -> StorageResult<()> {
-        self.meta.complete()
-    }
-
-    fn snapshot(&self) -> Box<dyn MetaRead> {
-        self.meta.snapshot()
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_stalls_for_longer_than_a_term_costs_nobody_the_session() {
@@ -233,8 +88,7 @@ enum Stuck {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_digest_whose_session_ends_under_way_is_done_as_a_whole_or_not_at_all() {
     for stuck in [Stuck::Preparing, Stuck::Queued, Stuck::Waiting, Stuck::Committing] {
-        let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
-        let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+        let (meta, data, stores) = gated();
         let server = Server::start_on(stores, config(Path::new("unused")).with_term(TERM)).unwrap();
         let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
         let mut teller = Teller::with(Client::connect_keeping_recalls(&server).await).await;
@@ -310,8 +164,7 @@ async fn a_digest_whose_session_ends_under_way_is_done_as_a_whole_or_not_at_all(
 /// The first one waits for an operation that is stuck; the others wait for it, and no more of them than belong to one session.
 #[tokio::test(flavor = "multi_thread")]
 async fn digests_wait_in_line_behind_one_that_waits() {
-    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
-    let stores = Stores { meta: meta.clone(), data, path: "memory".into() };
+    let (meta, _data, stores) = gated();
     let server = Server::start_on(stores, config(Path::new("unused"))).unwrap();
     let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
     let mut teller = Teller::connect(&server).await;
@@ -361,8 +214,7 @@ async fn digests_wait_in_line_behind_one_that_waits() {
 /// The server stops while the store stalls: when the store goes on, what waits in line is let go of, to the last.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_stopped_lets_go_of_digests_in_line() {
-    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
-    let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+    let (meta, data, stores) = gated();
     let server = Server::start_on(stores, config(Path::new("unused"))).unwrap();
     let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
     let mut teller = Teller::connect(&server).await;

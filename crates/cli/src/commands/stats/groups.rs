@@ -248,11 +248,15 @@ const SERVER: &[Group] = &[
             ("digests", Count("digests")),
             ("changes in digests", Count("digest_records")),
             ("answered again, not done again", Count("retries")),
+            ("turned away, too much waited", Count("turned_away")),
             ("deleted but open", Level("orphans")),
             ("deleted, freed at close", Count("orphans_dropped")),
         ],
     ),
-    ("memory", &[("of the server", LevelBytes("memory_bytes"))]),
+    (
+        "memory",
+        &[("of the server", LevelBytes("memory_bytes")), ("of requests", LevelBytes("request_bytes"))],
+    ),
 ];
 
 /// Counted twice: the server's own figures are shown.

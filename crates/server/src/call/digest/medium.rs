@@ -1,10 +1,11 @@
 //! Waiting for the medium, unless somebody waits for the session meanwhile.
 
+use crate::places::Places;
 use crate::session::Asked;
 use crate::sync::GroupSync;
 use soda_types::FsResult;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
+use tokio::sync::mpsc::{self, UnboundedSender};
 
 /// How a wait ended.
 #[derive(PartialEq, Eq, Debug)]
@@ -22,7 +23,7 @@ enum Woken {
 }
 
 /// Says that nobody syncs any more, unless something else was said before.
-struct OrLeft(Sender<Woken>);
+struct OrLeft(UnboundedSender<Woken>);
 
 impl Drop for OrLeft {
     fn drop(&mut self) {
@@ -31,28 +32,36 @@ impl Drop for OrLeft {
     }
 }
 
-/// Waits until the medium has all that it was told before. `instead` is asked whether there is another way: at first, whenever
-/// the session is asked for something, and each time `look` has passed, for what stood in that other way may be gone.
-pub(super) fn wait(
+/// Waits until the medium has all that it was told before, without a place. `instead` is asked, in a place, whether there is another
+/// way: at first, whenever the session is asked for something, and each time `look` has passed, for what stood in that other way
+/// may be gone.
+pub(super) async fn wait(
     sync: &GroupSync,
+    places: &Places,
     asked: &Asked,
     look: Duration,
     mut instead: impl FnMut() -> bool,
 ) -> Waited {
-    let (wake, woken) = mpsc::channel();
+    let (wake, mut woken) = mpsc::unbounded_channel();
     let (of_asked, of_sync) = (wake.clone(), OrLeft(wake));
     // Before the first look: nothing is missed.
     let _hears = asked.hear(move || drop(of_asked.send(Woken::Asked)));
-    if instead() {
-        return Waited::Instead;
+    {
+        let _place = places.enter().await;
+        if instead() {
+            return Waited::Instead;
+        }
     }
     sync.request(move |result| drop(of_sync.0.send(Woken::Over(Waited::Synced(result)))));
     loop {
-        match woken.recv_timeout(look) {
-            Ok(Woken::Over(waited)) => return waited,
-            Ok(Woken::Asked) | Err(RecvTimeoutError::Timeout) if instead() => return Waited::Instead,
-            Ok(Woken::Asked) | Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Waited::Left,
+        match tokio::time::timeout(look, woken.recv()).await {
+            Ok(Some(Woken::Over(waited))) => return waited,
+            Ok(None) => return Waited::Left,
+            Ok(Some(Woken::Asked)) | Err(_) => {}
+        }
+        let _place = places.enter().await;
+        if instead() {
+            return Waited::Instead;
         }
     }
 }
@@ -63,15 +72,16 @@ mod tests {
     use super::*;
     use soda_types::{Errno, FsError};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::mpsc::{Receiver, Sender, channel};
     use std::sync::{Mutex, PoisonError};
 
     const NEVER: Duration = Duration::from_secs(3600);
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// One whose rounds end when they are let, with what they are given; and which says that they have begun.
-    fn held_up() -> (GroupSync, mpsc::Receiver<()>, Sender<FsResult<()>>) {
-        let (started, rounds) = mpsc::channel();
-        let (go, gate) = mpsc::channel();
+    fn held_up() -> (GroupSync, Receiver<()>, Sender<FsResult<()>>) {
+        let (started, rounds) = channel();
+        let (go, gate) = channel();
         let gate = Mutex::new(gate);
         let sync = GroupSync::start(
             "test",
@@ -83,6 +93,12 @@ mod tests {
             },
         );
         (sync.unwrap(), rounds, go)
+    }
+
+    /// [`super::wait`], on a thread that does nothing else.
+    fn wait(sync: &GroupSync, asked: &Asked, look: Duration, instead: impl FnMut() -> bool) -> Waited {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(super::wait(sync, &Places::new(4), asked, look, instead))
     }
 
     #[test]

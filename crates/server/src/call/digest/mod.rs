@@ -1,8 +1,8 @@
 //! Digests: what a client did under its write leases, carried out here afterwards, whole or not at all.
 //!
 //! wait for the session's digests before it, and see whether the one was applied that it comes after
-//! → plan and staging ([`plan`]) → ask the table, which recalls nothing and refuses what is not covered by the
-//! session's write leases
+//! → plan and staging ([`plan`]) → wait until the medium has the data, without a place → ask the table, which recalls nothing and
+//! refuses what is not covered by the session's write leases
 //! → (wait for operations in progress) → carry out in one transaction with the reply ([`apply`]) → finish: the session gets write
 //! leases on what it created, and decides about the locks of what it says that it does. A digest that is sent again gets the
 //! stored reply and the leases once more: its client does not know that it was applied, and serves what it created as its own all
@@ -18,7 +18,7 @@ use super::place::{core_with_places, places};
 use crate::clock;
 use crate::core::Verdict;
 use crate::guard::Admission;
-use crate::link::{Incoming, Link};
+use crate::link::{Counted, Incoming, Link};
 use crate::respond;
 use crate::rounds::Round;
 use crate::session::numbers::Taken;
@@ -101,7 +101,8 @@ fn begin(incoming: Incoming, turn: Turn) {
     }
     let mut telling = Telling { incoming, op, staged: Vec::new(), journal: None, taking: None, _turn: turn };
     match telling.prepare() {
-        Ok(plan) => telling.ask(plan),
+        Ok((plan, None)) => telling.ask(plan),
+        Ok((plan, Some(redo))) => drop(tokio::spawn(telling.sync_and_ask(plan, redo))),
         Err(failure) => telling.conclude(None, Conclusion::failed(failure)),
     }
 }
@@ -191,12 +192,11 @@ impl Telling {
         &self.incoming.link.shared
     }
 
-    /// Plans, and stores the data of writes before anybody has to wait for it.
-    fn prepare(&mut self) -> Result<Plan, Failure> {
+    /// Plans, and stores the data of writes before anybody has to wait for it. `Some`: the medium has to have it first.
+    fn prepare(&mut self) -> Result<(Plan, Option<Redo>), Failure> {
         let shared = self.incoming.link.shared.clone();
         let plan = plan::plan(&shared.volume, self.records(), self.versions())?;
-        let first = self.first();
-        let whole = |error| Failure::Digest { lsn: first, error };
+        let whole = self.whole();
         let (session, locks) = (self.incoming.session(), self.locks().len());
         if locks > 0 && !shared.core().delegations.has_room_for(session, locks) {
             return Err(whole(FsError::new(Errno::TooBig, "more files' locks than a session decides about")));
@@ -207,35 +207,62 @@ impl Telling {
         let is_little = (1..=journal::MOST).contains(&plan.bytes);
         let redo = if is_little { Redo::Yes } else { Redo::No };
         self.staged = plan::stage(&shared.volume, self.records(), redo)?;
-        // So a reply that survives a power cut means that all of the digest did: its client forgets the records then.
-        let has_chunks = self.staged.iter().any(Staged::has_chunks);
-        if has_chunks && self.sync_data(redo, plan.bytes).map_err(whole)? == Synced::Yes {
-            shared.metrics.digest_syncs.add(1);
-            self.staged.iter_mut().for_each(Staged::note_synced);
+        if !self.staged.iter().any(Staged::has_chunks) {
+            return Ok((plan, None));
         }
-        crash::point("server.digest-staged");
-        Ok(plan)
+        // So a reply that survives a power cut means that all of the digest did: its client forgets the records then.
+        let at_once = redo == Redo::Yes && plan.bytes <= journal::AT_ONCE;
+        self.journal = if at_once { Part::take(&shared, plan.bytes) } else { None };
+        Ok((plan, self.journal.is_none().then_some(redo)))
+    }
+
+    /// Goes on when the medium has the data. Meanwhile it has no place: who waits for a disk that does not end keeps nobody from
+    /// what the store can do without.
+    async fn sync_and_ask(mut self, plan: Plan, redo: Redo) {
+        let link = Arc::clone(&self.incoming.link);
+        let _counted = Counted::new(&link);
+        let synced = self.sync_data(redo, plan.bytes).await;
+        let _place = link.shared.places.enter().await;
+        match synced {
+            Ok(Synced::Yes) => {
+                link.shared.metrics.digest_syncs.add(1);
+                self.staged.iter_mut().for_each(Staged::note_synced);
+                self.ask(plan);
+            }
+            Ok(Synced::No) => self.ask(plan),
+            Err(error) => {
+                let failure = self.whole()(error);
+                self.conclude(None, Conclusion::failed(failure));
+            }
+        }
     }
 
     /// Waits until the medium has the data, which has to take what others have written, as well; unless it is little, or somebody
     /// waits for what the session holds, or begins to: then it goes into the journal, if it may.
-    fn sync_data(&mut self, redo: Redo, bytes: u64) -> FsResult<Synced> {
-        let shared = self.incoming.link.shared.clone();
-        if redo == Redo::No {
-            return shared.volume.sync_data().map(|()| Synced::Yes);
-        }
+    async fn sync_data(&mut self, redo: Redo, bytes: u64) -> FsResult<Synced> {
         let link = Arc::clone(&self.incoming.link);
-        let session = link.session.id;
-        let instead = || {
-            let is_for_journal = bytes <= journal::AT_ONCE || shared.core().table.is_asked(session);
-            self.journal = if is_for_journal { Part::take(&shared, bytes) } else { None };
-            self.journal.is_some()
+        let (shared, session) = (&link.shared, link.session.id);
+        let journal = &mut self.journal;
+        let instead = move || {
+            let is_little = || bytes <= journal::AT_ONCE;
+            let may = redo == Redo::Yes && (is_little() || shared.core().table.is_asked(session));
+            *journal = if may { Part::take(shared, bytes) } else { None };
+            journal.is_some()
         };
-        match medium::wait(&shared.data_sync, link.session.asked(), LOOK, instead) {
+        match medium::wait(&shared.data_sync, &shared.places, link.session.asked(), LOOK, instead).await {
             Waited::Instead => Ok(Synced::No),
             Waited::Synced(result) => result.map(|()| Synced::Yes),
-            Waited::Left => shared.volume.sync_data().map(|()| Synced::Yes),
+            Waited::Left => {
+                let _place = shared.places.enter().await;
+                shared.volume.sync_data().map(|()| Synced::Yes)
+            }
         }
+    }
+
+    /// A failure that no single record is to blame for.
+    fn whole(&self) -> impl Fn(FsError) -> Failure + use<> {
+        let lsn = self.first();
+        move |error| Failure::Digest { lsn, error }
     }
 
     /// The record that is named where no single one is to blame.
@@ -245,6 +272,7 @@ impl Telling {
 
     /// Asks for admission, and goes on if it is given at once.
     fn ask(self, plan: Plan) {
+        crash::point("server.digest-staged");
         let admission = self.admission(&plan);
         match admission {
             None => self.answer_unplaced(),
