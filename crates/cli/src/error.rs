@@ -57,6 +57,11 @@ pub(crate) enum CliError {
     )]
     BusyAndSilent(PathBuf),
     #[error(
+        "{0} is unmounted, but its daemon does not answer: what it had not told its server, if anything, it tells when it goes on; \
+         if it is killed before, that is lost, or stays in the log in its cache-dir"
+    )]
+    SilentDaemon(PathBuf),
+    #[error(
         "the server {server} has not answered for longer than its session's lease: {left} of {dir} wait for it. Nothing is \
          lost by waiting: they are told when it is back, unless their session has ended there by then"
     )]
@@ -139,6 +144,7 @@ impl CliError {
             | CliError::Io { .. }
             | CliError::Server(_)
             | CliError::Silent(_)
+            | CliError::SilentDaemon(_)
             | CliError::Lab(_)
             | CliError::Failed(_) => Exit::Failed,
         };

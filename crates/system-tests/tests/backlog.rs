@@ -281,6 +281,22 @@ fn an_unmount_loses_nothing() {
     assert!(has_all(cell.root(1), files));
 }
 
+/// A daemon that is stopped cannot say what it has not told: that is no success.
+#[test]
+fn an_unmount_says_that_the_daemon_does_not_answer() {
+    if !prerequisites() {
+        return;
+    }
+    let (cell, _) = cell_with_backlog(1);
+    cell.mounts[0].freeze();
+    let root = cell.mounts[0].root().to_owned();
+    let (output, said) = failed(wait::run(&mut soda(&["umount", text(&root)]), PATIENCE));
+    cell.mounts[0].thaw();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("does not answer") && said.contains("is lost"), "{said}");
+    assert!(!is_mounted(&root));
+}
+
 #[test]
 fn an_unmount_waits_for_a_server_that_restarts() {
     if !prerequisites() {

@@ -49,6 +49,8 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
             daemon = Some(now);
         }
     }
+    // It may be stopped: what it has not told it can say to nobody.
+    let is_silent = is_plain && daemon.is_none() && !is_dead(&mount.dir);
     let words = daemon.as_ref().and_then(|daemon| control::last_words(&daemon.socket));
     let daemon = daemon.map(|daemon| daemon.status);
     if arguments.force {
@@ -60,7 +62,9 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
     } else {
         unmount_or_give_up(&mount, daemon.as_ref(), start, arguments.patience)?;
     }
-    let Some(daemon) = daemon else { return Ok(()) };
+    let Some(daemon) = daemon else {
+        return if is_silent { Err(CliError::SilentDaemon(mount.dir)) } else { Ok(()) };
+    };
     let still_there = control::table()?.into_iter().find(|entry| entry.device == mount.device);
     match still_there {
         Some(entry) if !arguments.force => eprintln!(
