@@ -225,7 +225,7 @@ pub(crate) struct ServeArgs {
     /// who reads N inodes of one directory at once [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub deep_after: Option<u32>,
-    /// With deep leases: a deep lease out of which others were given more than N inodes is given up [default: 1024]
+    /// With deep leases: a deep lease out of which others were given more than N inodes is given up [default: 256]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub deep_holes: Option<u32>,
     /// Memory for metadata
