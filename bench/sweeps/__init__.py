@@ -2,11 +2,20 @@
 
 from sweeps.base import Cell, Extent, Sweep
 from sweeps.delayed import DigestSize, DirtyAge, DirtySize
-from sweeps.leases import BackOff, DeepAfter, DeepHoles, LeaseIdle
+from sweeps.leases import BackOff, DeepAfter, DeepHoles, DeepHolesUntold, LeaseIdle
 
 __all__ = ["ALL", "Cell", "Extent", "Sweep"]
 
 ALL: dict[str, Sweep] = {
     sweep.name: sweep
-    for sweep in (DirtyAge(), DirtySize(), DigestSize(), LeaseIdle(), DeepAfter(), DeepHoles(), BackOff())
+    for sweep in (
+        DirtyAge(),
+        DirtySize(),
+        DigestSize(),
+        LeaseIdle(),
+        DeepAfter(),
+        DeepHoles(),
+        DeepHolesUntold(),
+        BackOff(),
+    )
 }

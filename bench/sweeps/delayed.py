@@ -154,7 +154,7 @@ class DigestSize(MountPolicy):
     """Files that are made and removed at once; files that stay; and one that another machine reads while this one makes more as
     fast as it can (the benchmark's phase `conflict`)."""
 
-    name, values, default = "digest-size", ("256K", "1M", "4M", "16M", "64M"), "1M"
+    name, values, default = "digest-size", ("256K", "1M", "4M", "16M", "64M"), "4M"
 
     GONE, GONE_TOLD = Kind("made and removed", "files/s"), Kind("... told of 100 changes", "", "lower")
     GONE_SENT, MESSAGES = Kind("... data told", "MiB", "lower"), Kind("... messages", "", "lower")

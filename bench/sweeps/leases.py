@@ -1,5 +1,6 @@
 """When leases are given, and for how long: idle ones, deep ones, those that two machines want in turn."""
 
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -7,10 +8,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from phases.base import Kind, Measured
+from phases.base import Kind, Measured, now
 from phases.sharing import append_in_turns
 from sweeps.base import Cell, Extent, MountPolicy, ServerPolicy, Tally, at_once, expect, fill, scan, timed
-from targets import Failed
+from targets import Failed, Soda
 
 
 class LeaseIdle(MountPolicy):
@@ -154,7 +155,7 @@ class DeepHoles(ServerPolicy):
     """A machine that has made many directories of two files, and another that changes one file in each of them: as many holes, if
     the deep lease stays. Then the first reads all of it, and changes the other files."""
 
-    name, values, default = "deep-holes", ("16", "64", "256", "1024", "4096", ServerPolicy.NO_DEEP_LEASES), "1024"
+    name, values, default = "deep-holes", ("16", "64", "256", "1024", "4096", ServerPolicy.NO_DEEP_LEASES), "256"
 
     CHANGE = Kind("another machine's change", "us", "lower")
     MESSAGES, RECALLS = Kind("... messages of both for each", "", "lower"), Kind("... recalls for each", "", "lower")
@@ -187,6 +188,90 @@ class DeepHoles(ServerPolicy):
         with Tally(cell, *cell.roots) as tally:
             seconds = timed(lambda: [overwrite(here / directory / "file1", new) for directory in directories])
         return {**figures, self.OWN: seconds / count * 1e6, self.OWN_MESSAGES: tally.messages / count}
+
+
+class DeepHolesUntold(ServerPolicy):
+    """A machine that has made and changed files in many directories, thousands of changes of which nothing is told, and goes on
+    to make files there at a pace of its own; and another that changes one file in each directory meanwhile: as many holes, if
+    the deep lease stays. If it does not, all that is below it is told for that, and who goes on asks for each directory anew."""
+
+    name, values, default = "deep-holes-untold", DeepHoles.values, DeepHoles.default
+    FILES, EVERY_S = 5, 0.002
+
+    CHANGE, SLOWEST = Kind("another machine's change, median", "ms", "lower"), Kind("... the slowest", "ms", "lower")
+    TOLD = Kind("... changes told for each", "", "lower")
+    MESSAGES, RECALLS = Kind("... messages of both for each", "", "lower"), Kind("... recalls for each", "", "lower")
+    OWN, SLOWEST_OWN = Kind("a file made meanwhile, mean", "us", "lower"), Kind("... the slowest made", "ms", "lower")
+    LEFT = Kind("changes untold in the end", "")
+
+    def options(self, value: str) -> tuple[Sequence[str], Sequence[str]]:
+        return DeepHoles().options(value)[0], Soda.patience
+
+    def measure(self, cell: Cell, extent: Extent) -> Measured:
+        here, there = (root / "untold" for root in cell.roots)
+        directories = [f"dir{number}" for number in range(extent.directories // 3)]
+        old, mine, new = b"o" * 1024, b"m" * 1024, b"n" * 1024
+        fill([here / directory for directory in directories], self.FILES, old)
+        cell.settle([cell.roots[0]])
+        for directory in directories:
+            for number in range(self.FILES):
+                overwrite(here / directory / f"file{number}", mine)
+                (here / directory / f"new{number}").write_bytes(mine)
+        before = cell.sum(cell.roots)
+        changes: list[float] = []
+        with BesideMaker([here / directory for directory in directories], mine, self.EVERY_S) as maker:
+            for directory in directories:
+                changes.append(timed(lambda: overwrite(there / directory / "file0", new)))
+                time.sleep(self.EVERY_S)
+        after, count = cell.sum(cell.roots), len(directories)
+        grown = {name: after[name] - before[name] for name in ("digested", "messages", "recalls")}
+        left = cell.counters(cell.roots[0])["backlog_records"]
+        for directory in directories:
+            expect(here / directory / "file0", new)
+            expect(there / directory / "file1", mine)
+        made = sum(name.startswith("more") for directory in directories for name in os.listdir(there / directory))
+        if made != maker.made.value:
+            raise Failed(f"{made} files are to be seen below {there}, {maker.made.value} were made")
+        return {
+            self.CHANGE: statistics.median(changes) * 1e3,
+            self.SLOWEST: max(changes) * 1e3,
+            self.TOLD: grown["digested"] / count,
+            self.MESSAGES: grown["messages"] / count,
+            self.RECALLS: grown["recalls"] / count,
+            self.OWN: maker.seconds.value / max(1, made) * 1e6,
+            self.SLOWEST_OWN: maker.slowest.value * 1e3,
+            self.LEFT: left,
+        }
+
+
+class BesideMaker:
+    """A process that makes files in these directories by turns, one each so many seconds, while something else is done."""
+
+    def __init__(self, directories: Sequence[Path], content: bytes, every: float):
+        self.made, self.stop = multiprocessing.Value("q", 0), multiprocessing.Event()
+        self.seconds, self.slowest = multiprocessing.Value("d", 0), multiprocessing.Value("d", 0)
+        self.process = multiprocessing.Process(target=self.make, args=(directories, content, every), daemon=True)
+
+    def __enter__(self) -> "BesideMaker":
+        self.process.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop.set()
+        self.process.join(120)
+        if self.process.exitcode != 0:
+            self.process.kill()
+            raise Failed("who makes files beside has failed, or was not done after two minutes")
+
+    def make(self, directories: Sequence[Path], content: bytes, every: float) -> None:
+        while not self.stop.is_set():
+            number = self.made.value
+            start = now()
+            (directories[number % len(directories)] / f"more{number}").write_bytes(content)
+            took = now() - start
+            self.made.value, self.seconds.value = number + 1, self.seconds.value + took
+            self.slowest.value = max(self.slowest.value, took)
+            time.sleep(every)
 
 
 class BackOff(ServerPolicy):

@@ -56,8 +56,8 @@ read, ttl believes caches for SECONDS
   write=behind|through, sync  behind (default): the server hears of a change later where nobody else uses the file, see below; \
 through (sync is the same): before the call returns
   dirty-age=TIME, dirty-size=SIZE  with write=behind: told after TIME (1s); who writes waits when SIZE (64M) is not told
-  digest-size=SIZE  with write=behind: told when SIZE waits, or a change for each KiB of it (1M); more lets more of what does \
-not last go untold
+  digest-size=SIZE  with write=behind: told when SIZE waits, or a change for each KiB of it (4M, less with a \
+small dirty-size); more lets more of what does not last go untold
   reserve-idle=TIME  with write=behind: what the server keeps free for this mount (256 MiB, less on a small disk; others get \
 ENOSPC without it) it gets back after TIME without a change (30s)
   fsync=server|local  with write=behind and cache-dir: what fsync waits for, see below
@@ -225,7 +225,7 @@ pub(crate) struct ServeArgs {
     /// who reads N inodes of one directory at once [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub deep_after: Option<u32>,
-    /// With deep leases: a deep lease out of which others were given more than N inodes is given up [default: 1024]
+    /// With deep leases: a deep lease out of which others were given more than N inodes is given up [default: 256]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub deep_holes: Option<u32>,
     /// Memory for metadata

@@ -288,14 +288,23 @@ impl MountOptions {
         match self.write {
             WriteMode::Behind if self.consistency == Consistency::Lease => WritePolicy::Behind(WriteBehind {
                 max_age: self.dirty_age.unwrap_or(defaults.max_age),
-                max_bytes: self.dirty_size.unwrap_or(defaults.max_bytes),
-                digest_bytes: self.digest_size.unwrap_or(defaults.digest_bytes),
+                max_bytes: self.dirty_bytes(),
+                digest_bytes: self.digest_bytes(),
                 reserve_idle: self.reserve_idle.unwrap_or(defaults.reserve_idle),
                 fsync: self.fsync,
                 ..defaults
             }),
             _ => WritePolicy::Through,
         }
+    }
+
+    fn dirty_bytes(&self) -> u64 {
+        self.dirty_size.unwrap_or(WriteBehind::default().max_bytes)
+    }
+
+    /// What `digest-size` says, or goes with `dirty-size`.
+    pub(crate) fn digest_bytes(&self) -> u64 {
+        self.digest_size.unwrap_or_else(|| WriteBehind::digest_bytes_within(self.dirty_bytes()))
     }
 
     /// The list that reads back as this.

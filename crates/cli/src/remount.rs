@@ -48,7 +48,6 @@ fn differences(is: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
     let size = |options: &MountOptions| options.cache_size.unwrap_or(defaults.dir_bytes);
     let idle = |options: &MountOptions| options.lease_idle.unwrap_or(defaults.idle);
     let delay = WriteBehind::default();
-    let digest_size = |options: &MountOptions| options.digest_size.unwrap_or(delay.digest_bytes);
     let reserve_idle = |options: &MountOptions| options.reserve_idle.unwrap_or(delay.reserve_idle);
     let differ = [
         ("ro", is.access == Access::ReadOnly && wanted.access == Access::ReadWrite),
@@ -57,7 +56,7 @@ fn differences(is: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
         ("write", is.write != wanted.write),
         ("dirty-age", is.dirty_age != wanted.dirty_age),
         ("dirty-size", is.dirty_size != wanted.dirty_size),
-        ("digest-size", digest_size(is) != digest_size(wanted)),
+        ("digest-size", is.digest_bytes() != wanted.digest_bytes()),
         ("reserve-idle", reserve_idle(is) != reserve_idle(wanted)),
         ("fsync", is.fsync != wanted.fsync),
         ("lease-term", is.lease_term != wanted.lease_term),
@@ -129,7 +128,8 @@ mod tests {
                 "hard,memory=512M,consistency=lease,write=behind,fsync=server,deep-leases=on,locks=delegated",
             ),
             ("soft=1500us", "soft=1.5ms"),
-            ("write=behind", "lease-idle=10m,digest-size=1M,reserve-idle=30s"),
+            ("write=behind", "lease-idle=10m,digest-size=4M,reserve-idle=30s"),
+            ("dirty-size=8M", "dirty-size=8M,digest-size=2M"),
             (fstab, fstab),
             (fstab, ""),
             (in_vain, in_vain),

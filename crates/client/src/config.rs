@@ -159,7 +159,8 @@ pub struct WriteBehind {
     /// Most changes that wait.
     pub max_records: usize,
     /// When so many bytes wait, or one change for each KiB of them, the server is told without anybody asking. Later means that
-    /// more of what is soon overwritten or removed is never told; earlier, that it is told while programs go on.
+    /// more of what is soon overwritten or removed is never told; earlier, that it is told while programs go on. See
+    /// [`WriteBehind::digest_bytes_within`].
     pub digest_bytes: u64,
     /// Larger writes go to the server at once, beside the log, bytes. One of up to 1 MiB is one record of the log, and so seen
     /// whole whatever becomes of the log.
@@ -181,6 +182,13 @@ pub enum Fsync {
 }
 
 impl WriteBehind {
+    /// The [`digest_bytes`](WriteBehind::digest_bytes) that go with so many bytes that may wait: 4 MiB, or a quarter of those if
+    /// that is less, as who writes is not to wait before the server hears of it; at least 1 MiB, the largest write. A small file
+    /// is some four changes, so a tree of a thousand that is removed at once is never told (PERFORMANCE, "Policies").
+    pub fn digest_bytes_within(max_bytes: u64) -> u64 {
+        (max_bytes / 4).clamp(1 << 20, 4 << 20)
+    }
+
     /// The space that the server is asked to set aside for what waits, bytes: many small files take more than they hold.
     pub(crate) fn space(&self) -> u64 {
         const LEAST: u64 = 1 << 20;
@@ -190,11 +198,12 @@ impl WriteBehind {
 
 impl Default for WriteBehind {
     fn default() -> WriteBehind {
+        let max_bytes = 64 << 20;
         WriteBehind {
             max_age: Duration::from_secs(1),
-            max_bytes: 64 << 20,
+            max_bytes,
             max_records: 100_000,
-            digest_bytes: 1 << 20,
+            digest_bytes: WriteBehind::digest_bytes_within(max_bytes),
             largest_write: 1 << 20,
             fsync: Fsync::default(),
             reserve_idle: Duration::from_secs(30),
@@ -221,6 +230,13 @@ pub enum Access {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_server_is_told_long_before_who_writes_has_to_wait() {
+        let within = |mib: u64| WriteBehind::digest_bytes_within(mib << 20) >> 20;
+        assert_eq!([0, 1, 4, 8, 16, 64, 1024].map(within), [1, 1, 1, 2, 4, 4, 4]);
+        assert_eq!(WriteBehind::default().digest_bytes, 4 << 20);
+    }
 
     #[test]
     fn identities_differ() {

@@ -123,11 +123,11 @@ mod tests {
     #[test]
     fn the_policy_of_deep_leases_is_the_administrators() {
         let on = |after, max_holes| DeepLeases::On { after, max_holes };
-        assert_eq!(parsed(&[]).unwrap(), on(16, 1024), "as the help says");
-        assert_eq!(parsed(&["--deep-leases", "on"]).unwrap(), on(16, 1024));
+        assert_eq!(parsed(&[]).unwrap(), on(16, 256), "as the help says");
+        assert_eq!(parsed(&["--deep-leases", "on"]).unwrap(), on(16, 256));
         let both = ["--deep-after", "4", "--deep-holes", "100"];
         assert_eq!(parsed(&both).unwrap(), on(4, 100));
-        assert_eq!(parsed(&both[..2]).unwrap(), on(4, 1024));
+        assert_eq!(parsed(&both[..2]).unwrap(), on(4, 256));
         assert_eq!(parsed(&["--deep-leases", "off"]).unwrap(), DeepLeases::Off);
         let refused = parsed(&["--deep-leases", "off", "--deep-holes", "1"]).unwrap_err();
         assert!(refused.to_string().contains("--deep-leases off") && refused.code() == 2, "{refused}");

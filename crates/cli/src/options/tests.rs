@@ -187,6 +187,12 @@ fn policies_of_delayed_writes_read_back() {
     assert_eq!((behind.digest_bytes, behind.reserve_idle), (8 << 20, Duration::from_secs(5)));
     assert_eq!(options.lease_idle, Some(Duration::from_secs(120)));
     assert_eq!(parse(&options.to_list()).unwrap(), options);
+    for (list, mib) in
+        [("", 4), ("dirty-size=8M", 2), ("dirty-size=1M", 1), ("dirty-size=8M,digest-size=8M", 8)]
+    {
+        let WritePolicy::Behind(behind) = parse(list).unwrap().write_policy() else { panic!("{list}") };
+        assert_eq!(behind.digest_bytes, mib << 20, "{list}");
+    }
     assert!(parse("digest-size=65M").unwrap_err().contains("from 1 to 64M"));
     assert!(parse("lease-poll=0s").unwrap_err().contains("at least 100us"));
     let polls = parse("lease-poll=5ms").unwrap();

@@ -198,7 +198,8 @@ mod tests {
 
     #[test]
     fn what_is_overwritten_does_not_wait() {
-        let mut behind = behind(WriteBehind { max_bytes: 16 << 20, ..WriteBehind::default() });
+        let policy = WriteBehind { max_bytes: 16 << 20, digest_bytes: 1 << 20, ..WriteBehind::default() };
+        let mut behind = behind(policy);
         assert!((0..100).all(|round| !write(&mut behind, at(round), 1, 0)));
         assert!(behind.due_at().is_some_and(|due| due > at(100)), "nor is it told before its time");
         assert!(!write(&mut behind, at(100), 1, 1 << 20));

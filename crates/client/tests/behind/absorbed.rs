@@ -30,3 +30,10 @@ async fn what_comes_and_goes_before_a_digest_begins_is_not_told() {
     let told = told_of_files_that_come_and_go(64 << 20, 2000).await;
     assert!(told <= 5, "{told} of 6,000");
 }
+
+/// As `git stash`, a test suite or a compiler makes and removes them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_of_a_thousand_files_that_is_removed_at_once_is_not_told() {
+    let told = told_of_files_that_come_and_go(WriteBehind::default().digest_bytes, 1000).await;
+    assert!(told <= 5, "{told} of 3,000");
+}

@@ -112,7 +112,9 @@ async fn what_is_gone_before_it_is_told_is_never_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_is_told_early_of_much() {
     let cell = Cell::start();
-    let a = writer(&cell).await;
+    let (max_age, digest_bytes) = (Duration::from_secs(3600), 1 << 20);
+    let early = WritePolicy::Behind(WriteBehind { max_age, digest_bytes, ..WriteBehind::default() });
+    let a = writer_with(ClientConfig { write: early, ..cell.client_config() }).await;
     let count = |what: &str| a.stats().count(what);
     let digests = || count("msg_digest");
     let now = || (digests(), count("here"), count("msg_create"));

@@ -147,7 +147,8 @@ async fn a_stream_far_away_does_not_take_a_round_trip_for_each_block() {
     let cell = Cell::start();
     // So far that it shows on any machine, however busy.
     let far = Far::before(cell.addr, Duration::from_millis(800)).await;
-    let behind = WriteBehind { max_bytes: 8 << 20, ..WriteBehind::default() };
+    let (max_bytes, digest_bytes) = (8 << 20, 1 << 20);
+    let behind = WriteBehind { max_bytes, digest_bytes, ..WriteBehind::default() };
     let write_policy = WritePolicy::Behind(behind);
     let config = ClientConfig { server: far.addr.to_string(), write: write_policy, ..cell.client_config() };
     let a = writer_with(config).await;
