@@ -37,6 +37,7 @@ impl State {
         records.sort_unstable_by_key(|record| record.lsn);
         self.behind.under_way.clear();
         self.behind.restoring = None;
+        self.behind.break_promises();
         self.behind.reserve.start_over();
         self.behind.before.clear();
         self.behind.moves.clear();
