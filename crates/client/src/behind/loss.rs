@@ -190,9 +190,9 @@ impl State {
         }
     }
 
-    /// The server has started anew and says what its store has of the digests. What it lacks is pending again: what it had applied,
-    /// of which the number of records is returned, and what has no answer. That may rest on what was lost of others, or of what
-    /// went through: what a reclaim finds to be without a lease is given up, and only of what is pending.
+    /// The server has started anew and says what its store has of the digests. What it lacks is pending again: what it had
+    /// applied, of which the number of records is returned, and what has no answer. That may rest on what was lost of others, or
+    /// of what went through: what a reclaim finds to be without a lease is given up, and only of what is pending.
     pub(crate) fn restore_log(&mut self, stored: DigestId) -> usize {
         let lacks = DigestId(stored.0 + 1);
         let (log, before) = (&self.behind.log, self.behind.log.pending_count());

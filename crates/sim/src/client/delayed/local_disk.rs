@@ -1,5 +1,5 @@
-//! The log on the client's disk: what fsync with `fsync=local` is content with, what a power cut of the client leaves, and what is
-//! kept there for recovery.
+//! The log on the client's disk: what fsync with `fsync=local` is content with, what a power cut of the client leaves, and what
+//! is kept there for recovery.
 
 use super::Delayed;
 use super::recalls::Owed;
@@ -46,8 +46,8 @@ impl Client {
         true
     }
 
-    /// What fsync has returned for is on the server's disk before anybody else is let in to it: after that this client cannot tell
-    /// it again. Has that done for what is asked back.
+    /// What fsync has returned for is on the server's disk before anybody else is let in to it: after that this client cannot
+    /// tell it again. Has that done for what is asked back.
     pub(super) fn sync_what_is_asked_back(&mut self, context: &mut Context) {
         let Some(delayed) = &self.delayed else { return };
         let waits = |fid: &Fid| !delayed.kept.log.concerns(*fid) && delayed.is_promised(*fid);

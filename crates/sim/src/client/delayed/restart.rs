@@ -46,8 +46,8 @@ impl Client {
             .flat_map(|written| written.changes.iter().chain(&written.makes))
             .map(|object| fid_of(*object))
             .collect();
-        // Nothing of ours is on the way to this run yet, so what it does not have it will not get. Also what has no answer: it may
-        // rest on what this run has lost, of others, too.
+        // Nothing of ours is on the way to this run yet, so what it does not have it will not get. Also what has no answer: it
+        // may rest on what this run has lost, of others, too.
         if sabotage != Sabotage::KeepInDoubt || delayed.kept.log.has_undurable_from(first_lost) {
             delayed.kept.lost(first_lost);
             self.locks.lose_digests(first_lost);
