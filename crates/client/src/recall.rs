@@ -137,7 +137,7 @@ impl Inner {
     }
 
     fn may_block(&self, job: &Job) -> bool {
-        let ahead = !crate::lock(&self.state).untold(&job.parts).is_empty();
+        let ahead = crate::lock(&self.state).owes(&job.parts);
         let more = !job.neighbours.is_empty() || job.scan.is_some();
         ahead || job.needs_kernel() || more || !self.answers.none_inside()
     }
@@ -148,7 +148,7 @@ impl Inner {
         self.watch_names(&job);
         self.watch_stuck(&job);
         let inner = Arc::clone(self);
-        if job.scan.is_none() && crate::lock(&self.state).untold(&job.parts).is_empty() {
+        if job.scan.is_none() && !crate::lock(&self.state).owes(&job.parts) {
             self.recall_pool.run(Box::new(move || inner.work_on(job)));
             return;
         }
@@ -282,7 +282,7 @@ impl Inner {
                 return Finished::NotYet(parts);
             }
         }
-        if !done && !state.untold(&job.parts).is_empty() {
+        if !done && state.owes(&job.parts) {
             // Nobody may see it before the server knows what was done here.
             return Finished::NotYet(job.parts.clone());
         }
@@ -292,6 +292,8 @@ impl Inner {
         let mut in_use = InUse::No;
         let mut acks = Vec::new();
         for (part, used) in job.parts.iter().zip(used) {
+            let told_in = state.peek(part.fid).map(|inode| inode.log.told_in);
+            state.behind.note_shared(told_in.unwrap_or_default());
             let used = state.bring_down(part, used);
             if part.fid == job.fid {
                 in_use = used;

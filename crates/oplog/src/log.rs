@@ -224,6 +224,12 @@ impl Log {
         sent.map(|(_, pending)| &pending.record).inspect(|_| self.look())
     }
 
+    /// Those of one of these digests, and of those after it.
+    pub fn under_way_records_from(&self, id: DigestId) -> impl Iterator<Item = &Record> {
+        let sent = self.sent.iter().filter(move |sent| sent.id >= id).flat_map(|sent| &sent.records);
+        sent.map(|(_, pending)| &pending.record)
+    }
+
     /// How many records, and inodes that somebody waits for, were looked at one by one: for tests of how that grows with the log.
     pub fn looked_at(&self) -> u64 {
         self.looked_at.get()

@@ -1,11 +1,12 @@
 //! What a run is made of. Everything follows from the seed and from these choices.
 
 use crate::layout::{Layout, Tree};
+use crate::sabotage::Sabotage;
 use soda_lease::table::{BackOff, DeepLeases, Equation8, ObjectTerm};
 use soda_lease::{DriftMargin, TableConfig};
 use soda_model::Rng;
-use std::fmt;
-use std::str::FromStr;
+use soda_protocol::DigestSlots;
+use soda_types::Slot;
 use std::time::Duration;
 
 /// A run: the same seed and choices give the same run, event by event.
@@ -44,7 +45,25 @@ pub struct SimConfig {
     pub copies: Copies,
     pub heirs: Heirs,
     pub writes: Writes,
+    pub locks: FileLocks,
+    pub extent: Extent,
     pub sabotage: Sabotage,
+}
+
+/// Whether programs lock files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FileLocks {
+    Unused,
+    /// Also without asking, where the server lets a client, or the client has just made the file.
+    Used,
+}
+
+/// How much of what clients can do they do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extent {
+    All,
+    /// What a seed stood for at first: one digest after the other, fsync at the server, no file locks.
+    Plain,
 }
 
 /// How clients change things.
@@ -59,12 +78,15 @@ pub enum Writes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Behind {
     pub log: LogPlace,
+    pub fsync: Fsync,
     /// What has waited for so long is sent.
     pub age: Duration,
     /// As soon as so many records wait, they are sent.
     pub records: u64,
     /// Most records of a digest.
     pub largest: usize,
+    /// Most digests that are under way at a time.
+    pub digests: u16,
     /// How often the server syncs by itself.
     pub sync_every: Duration,
 }
@@ -76,6 +98,15 @@ pub enum LogPlace {
     Memory,
     /// After a crash it is sent, if the session still stands.
     Disk,
+}
+
+/// With what fsync is content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fsync {
+    /// The server's disk has it.
+    Server,
+    /// The client's has, where that is enough; then the client's machine loses its power at times, too. For logs on a disk.
+    Local,
 }
 
 /// What is made of a seed.
@@ -124,164 +155,6 @@ pub enum Heirs {
     AtQuietConnections,
 }
 
-/// A mistake, put in on purpose: the harness is worth something only if it finds it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sabotage {
-    None,
-    /// The server takes a recall for answered as soon as it is sent.
-    SkipAckWait,
-    /// Clients use leases to the last moment, on clocks that drift apart.
-    IgnoreDriftMargin,
-    /// Clients forget a recall that comes before its grant.
-    NoBarForLateGrants,
-    /// The server admits operations right after a restart.
-    NoGrace,
-    /// The kernel's caches are not dropped before a recall is answered.
-    KernelKeeps,
-    /// The kernel is told a longer time than the lease has.
-    KernelToldTooLong,
-    /// Replies are not stored with the change.
-    ForgetReplies,
-    /// The term is counted from the reply.
-    CountFromReply,
-    /// What an answer brings is cached without asking whether the lease was held all the time.
-    CacheEverything,
-    /// Epochs start anew after a restart.
-    EpochsStartAnew,
-    /// The server ends a silent session without waiting for its lease to run out.
-    FenceAtOnce,
-    /// A recall that meets a broken connection is never sent again.
-    NoResend,
-    /// What a session still waited for when it ended is carried out all the same.
-    CarryOutRefused,
-
-    // With delayed writes:
-    /// A recall is answered before what the object needs has been sent.
-    AnswerBeforeFlush,
-    /// Changes are made under a lease that is being recalled, and the answer does not wait for them: what has to be sent before
-    /// was looked at when the recall came.
-    ChangeWhileRecalled,
-    /// Changes are made under a lease whose term is over.
-    ChangeAfterTerm,
-    /// Of what is sent ahead for somebody who waits, the first dependency is left out.
-    SendPart,
-    /// An operation goes through the server before what it depends on has been sent.
-    ThroughBeforeFlush,
-    /// fsync does not send what the file depends on.
-    SyncBeforeFlush,
-    /// The server answers an fsync without making anything durable.
-    SyncNothing,
-    /// What a power cut of the server took is not sent again.
-    ForgetLost,
-    /// A log that survived the client's crash is sent, but its leases are not reclaimed.
-    ReclaimNothing,
-    /// The server applies a digest without asking for leases, or for the session.
-    ApplyWithoutLeases,
-    /// What a digest made comes without leases.
-    NoLeasesOnMade,
-    /// A digest that comes again is applied again.
-    ForgetDigests,
-    /// A lease is reclaimed although the server has lost what it covered.
-    ReclaimAnyState,
-    /// Leases are given back unasked as soon as the server has been told, while a power cut can still take what they cover.
-    ReleaseUnsynced,
-    /// After a power cut the log is sent as if nothing had gone through the server in between.
-    ForgetThrough,
-    /// Operations of a client's former life go on after it has come back.
-    KeepFormerLife,
-    /// A holder says what the server knows, too: the state before all that it has not told.
-    DescribeWhatIsTold,
-    /// The server goes on to answer with what a holder has said once.
-    KeepDescriptions,
-
-    // With deep leases:
-    /// The server says that a deep lease covers what lies in one of its holes.
-    ForgetHoles,
-    /// The lease table does not hear of moves.
-    MovesUntold,
-    /// Nor of files that have several names.
-    LinksUntold,
-    /// Of a part of a deep lease only the object that was named is dropped and flushed, not what is below.
-    KeepBelow,
-    /// Such a part is given back before what was done below has been sent.
-    AnswerPartBeforeFlush,
-    /// After a restart of the server deep leases are claimed whole, whatever it has lost of what they cover.
-    ReclaimWhole,
-    /// Who has had an inode removed goes on to serve it from its caches.
-    KeepRemoved,
-}
-
-impl Sabotage {
-    /// Found with [`SimConfig::deep`].
-    pub const DEEP: [Sabotage; 7] = [
-        Sabotage::ForgetHoles,
-        Sabotage::MovesUntold,
-        Sabotage::LinksUntold,
-        Sabotage::KeepBelow,
-        Sabotage::AnswerPartBeforeFlush,
-        Sabotage::ReclaimWhole,
-        Sabotage::KeepRemoved,
-    ];
-
-    /// Found with [`SimConfig::behind`].
-    pub const BEHIND: [Sabotage; 18] = [
-        Sabotage::AnswerBeforeFlush,
-        Sabotage::ChangeWhileRecalled,
-        Sabotage::ChangeAfterTerm,
-        Sabotage::SendPart,
-        Sabotage::ThroughBeforeFlush,
-        Sabotage::SyncBeforeFlush,
-        Sabotage::SyncNothing,
-        Sabotage::ForgetLost,
-        Sabotage::ReclaimNothing,
-        Sabotage::ApplyWithoutLeases,
-        Sabotage::NoLeasesOnMade,
-        Sabotage::ForgetDigests,
-        Sabotage::ReclaimAnyState,
-        Sabotage::ReleaseUnsynced,
-        Sabotage::ForgetThrough,
-        Sabotage::KeepFormerLife,
-        Sabotage::DescribeWhatIsTold,
-        Sabotage::KeepDescriptions,
-    ];
-
-    /// Found with [`SimConfig::from_seed`].
-    pub const ALL: [Sabotage; 13] = [
-        Sabotage::SkipAckWait,
-        Sabotage::IgnoreDriftMargin,
-        Sabotage::NoBarForLateGrants,
-        Sabotage::NoGrace,
-        Sabotage::KernelKeeps,
-        Sabotage::KernelToldTooLong,
-        Sabotage::ForgetReplies,
-        Sabotage::CountFromReply,
-        Sabotage::CacheEverything,
-        Sabotage::EpochsStartAnew,
-        Sabotage::FenceAtOnce,
-        Sabotage::NoResend,
-        Sabotage::CarryOutRefused,
-    ];
-}
-
-impl fmt::Display for Sabotage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no such sabotage: {0}")]
-pub struct UnknownSabotage(String);
-
-impl FromStr for Sabotage {
-    type Err = UnknownSabotage;
-    fn from_str(text: &str) -> Result<Sabotage, UnknownSabotage> {
-        let mut all =
-            [Sabotage::None].into_iter().chain(Sabotage::ALL).chain(Sabotage::BEHIND).chain(Sabotage::DEEP);
-        all.find(|one| one.to_string() == text).ok_or_else(|| UnknownSabotage(text.to_owned()))
-    }
-}
-
 impl SimConfig {
     /// A run whose shape is drawn from the seed too: number of clients, terms, policies, order of messages.
     pub fn from_seed(seed: u64) -> SimConfig {
@@ -327,6 +200,8 @@ impl SimConfig {
             copies: rng.pick(&[Copies::Never, Copies::Some]),
             heirs: Heirs::Never,
             writes: Writes::Through,
+            locks: FileLocks::Unused,
+            extent: Extent::All,
             sabotage: Sabotage::None,
         }
     }
@@ -362,11 +237,17 @@ impl SimConfig {
         let usual = SimConfig::from_seed(seed);
         let mut rng = Rng::new(seed ^ 0xbe41_be41);
         let term = usual.table.session_term;
+        let log = rng.pick(&[LogPlace::Memory, LogPlace::Disk]);
         let behind = Behind {
-            log: rng.pick(&[LogPlace::Memory, LogPlace::Disk]),
+            log,
+            fsync: match log {
+                LogPlace::Memory => Fsync::Server,
+                LogPlace::Disk => Rng::new(seed ^ 0xf5f5_f5f5).pick(&[Fsync::Server, Fsync::Local]),
+            },
             age: rng.pick(&[term / 20, term / 4, term]),
             records: rng.pick(&[4, 1000]),
             largest: rng.pick(&[2, 1000]),
+            digests: Rng::new(seed ^ 0xd16e_d16e).pick(&[1, 2, 3, 8]),
             sync_every: rng.pick(&[Duration::from_millis(100), Duration::from_secs(1), term]),
         };
         // A lease with a term of its own can end without a recall: nothing is delayed under it.
@@ -383,6 +264,11 @@ impl SimConfig {
             changes_percent: rng.pick(&[20, 50, 80]),
             table: TableConfig { object_term, ..usual.table },
             writes: Writes::Behind(behind),
+            // They rest on messages that come in their order.
+            locks: match usual.order {
+                Order::Kept => Rng::new(seed ^ 0x10c5_10c5).pick(&[FileLocks::Used, FileLocks::Unused]),
+                Order::Scrambled => FileLocks::Unused,
+            },
             ..usual
         }
     }
@@ -437,7 +323,9 @@ impl SimConfig {
         let mut rng = Rng::new(seed ^ 0xdee9_dee9);
         let writes = match config.writes {
             Writes::Through => Writes::Through,
-            Writes::Behind(behind) => Writes::Behind(Behind { log: LogPlace::Memory, ..behind }),
+            Writes::Behind(behind) => {
+                Writes::Behind(Behind { log: LogPlace::Memory, fsync: Fsync::Server, ..behind })
+            }
         };
         let deep_leases =
             DeepLeases::On { after: 1 + rng.below(4) as u32, max_holes: 3 + rng.below(6) as usize };
@@ -482,6 +370,24 @@ impl SimConfig {
         }
     }
 
+    /// Slots of a session for its digests.
+    pub fn digest_slots(&self) -> DigestSlots {
+        let count = match self.delayed() {
+            Some(Behind { digests, .. }) if digests > 1 => digests + 1,
+            _ => 1,
+        };
+        DigestSlots { first: Slot(0), count }
+    }
+
+    /// The same run as far as it can be without what has been added to runs since.
+    pub fn plain(self) -> SimConfig {
+        let writes = match self.writes {
+            Writes::Through => Writes::Through,
+            Writes::Behind(behind) => Writes::Behind(Behind { digests: 1, fsync: Fsync::Server, ..behind }),
+        };
+        SimConfig { extent: Extent::Plain, writes, locks: FileLocks::Unused, ..self }
+    }
+
     pub fn with_sabotage(self, sabotage: Sabotage) -> SimConfig {
         SimConfig { sabotage, ..self }
     }
@@ -498,6 +404,9 @@ impl SimConfig {
             Shape::Deep => " --deep",
             Shape::Logged => " --logged",
         };
+        if self.extent == Extent::Plain {
+            command += " --plain";
+        }
         if self.sabotage != Sabotage::None {
             command += &format!(" --sabotage {}", self.sabotage);
         }

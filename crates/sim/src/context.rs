@@ -1,7 +1,7 @@
 //! What every node may use: true time for scheduling, the random source, the network, the invariants, the trace.
 
 use crate::clock::Time;
-use crate::config::SimConfig;
+use crate::config::{Fsync, SimConfig};
 use crate::event::Event;
 use crate::invariants::{Invariants, patience};
 use crate::message::OpUid;
@@ -25,6 +25,13 @@ pub struct Context {
     well_since: Vec<Time>,
     /// Clients that have been followed by another process.
     pub heirs: u64,
+    /// Digests that were taken while others had no answer.
+    pub behind_others: u64,
+    /// File locks that were taken, and those of them without the server.
+    pub locks: u64,
+    pub locks_here: u64,
+    /// fsyncs that the client's own disk was enough for.
+    pub synced_here: u64,
     uids: u64,
     queue: BTreeMap<(Time, u64), Event>,
     scheduled: u64,
@@ -41,6 +48,10 @@ impl Context {
             healed: None,
             well_since: vec![Time::ZERO; config.clients],
             heirs: 0,
+            behind_others: 0,
+            locks: 0,
+            locks_here: 0,
+            synced_here: 0,
             uids: 0,
             queue: BTreeMap::new(),
             scheduled: 0,
@@ -91,6 +102,11 @@ impl Context {
         let grace = patience::grace(&self.config.table);
         let found = patience::check(client, self.well_since[client], self.now, grace);
         self.invariants.report(found);
+    }
+
+    /// Whether fsync may be content with the client's disk.
+    pub fn syncs_here(&self) -> bool {
+        self.config.delayed().is_some_and(|behind| behind.fsync == Fsync::Local)
     }
 
     pub fn next_uid(&mut self) -> OpUid {

@@ -1,7 +1,7 @@
 //! What can happen in a run.
 
 use crate::client::Dropping;
-use crate::message::{ToClient, ToServer};
+use crate::message::{Tag, ToClient, ToServer};
 use soda_lease::OpKey;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -59,6 +59,12 @@ pub enum Event {
         client: usize,
         life: u64,
         process: usize,
+    },
+    /// A request for a lock that was turned away goes again.
+    LockAgain {
+        client: usize,
+        life: u64,
+        tag: Tag,
     },
     CachesDropped {
         client: usize,

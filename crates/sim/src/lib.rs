@@ -27,10 +27,12 @@ pub mod invariants;
 pub mod layout;
 pub mod message;
 pub mod network;
+pub mod sabotage;
 pub mod server;
 pub mod world;
 
-pub use config::{Behind, Copies, Heirs, LogPlace, Order, Sabotage, SimConfig, Writes};
+pub use config::{Behind, Copies, Extent, FileLocks, Fsync, Heirs, LogPlace, Order, SimConfig, Writes};
 pub use context::{Digest, Show};
 pub use invariants::{Property, Violation};
+pub use sabotage::Sabotage;
 pub use world::{Report, run};

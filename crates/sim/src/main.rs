@@ -1,9 +1,10 @@
 //! Repeats a run of the simulation by its seed, or runs many.
 //!
 //! `cargo run --release -p soda-sim -- --seed 7 [--count 100] [--sabotage NAME] [--drift-ppm N] [--trace]`, and for other shapes
-//! `--crowded`, `--behind`, `--harsh`, `--cuts`, `--deep` or `--logged`.
+//! `--crowded`, `--behind`, `--harsh`, `--cuts`, `--deep` or `--logged`; `--plain` leaves out what a seed did not stand for at
+//! first.
 
-use soda_sim::{Show, SimConfig, run};
+use soda_sim::{Extent, Sabotage, Show, SimConfig, run};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ fn main() -> ExitCode {
         Err(message) => {
             eprintln!(
                 "{message}\nusage: soda-sim [--seed N] [--count N] [--sabotage NAME] [--drift-ppm N] \
-                 [--crowded|--behind|--harsh|--cuts|--deep|--logged] [--trace]"
+                 [--crowded|--behind|--harsh|--cuts|--deep|--logged] [--plain] [--trace]"
             );
             ExitCode::from(2)
         }
@@ -24,21 +25,32 @@ fn main() -> ExitCode {
 struct Options {
     seed: u64,
     count: u64,
-    sabotage: soda_sim::Sabotage,
+    sabotage: Sabotage,
     drift_ppm: Option<u32>,
     show: Show,
+    extent: Extent,
     /// What a seed stands for.
     shape: fn(u64) -> SimConfig,
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
-    let sabotage = soda_sim::Sabotage::None;
-    let mut options =
-        Options { seed: 1, count: 1, sabotage, drift_ppm: None, show: Show::No, shape: SimConfig::from_seed };
+    let mut options = Options {
+        seed: 1,
+        count: 1,
+        sabotage: Sabotage::None,
+        drift_ppm: None,
+        show: Show::No,
+        extent: Extent::All,
+        shape: SimConfig::from_seed,
+    };
     while let Some(name) = arguments.next() {
         match name.as_str() {
             "--trace" => {
                 options.show = Show::Yes;
+                continue;
+            }
+            "--plain" => {
+                options.extent = Extent::Plain;
                 continue;
             }
             "--crowded" => {
@@ -84,7 +96,8 @@ fn simulate(options: &Options) -> ExitCode {
     let mut simulated = Duration::ZERO;
     let (mut events, mut operations) = (0, 0);
     for seed in options.seed..options.seed.saturating_add(options.count) {
-        let mut config = (options.shape)(seed).with_sabotage(options.sabotage);
+        let config = (options.shape)(seed).with_sabotage(options.sabotage);
+        let mut config = if options.extent == Extent::Plain { config.plain() } else { config };
         config.drift_ppm = options.drift_ppm.unwrap_or(config.drift_ppm);
         let report = run(config.clone(), options.show);
         for violation in &report.violations {

@@ -3,7 +3,9 @@
 use crate::deed::Deed;
 use soda_oplog::{DigestId, Record};
 use soda_protocol::ReclaimStep;
-use soda_types::{Coverage, Epoch, Fid, Grant, Ino, Recall, RecallAck, Scope, Sequence, SessionId, VolumeId};
+use soda_types::{
+    Coverage, Epoch, Fid, Grant, Ino, Lock, Recall, RecallAck, Scope, Sequence, SessionId, VolumeId,
+};
 use std::fmt;
 use std::time::Duration;
 
@@ -132,7 +134,11 @@ pub struct Leases {
 #[derive(Clone, PartialEq, Debug)]
 pub struct DigestCall {
     pub id: DigestId,
+    /// The one before it, if that has no answer.
+    pub after: Option<DigestId>,
     pub records: Vec<Record>,
+    /// What it makes about whose locks the client decides.
+    pub locks: Vec<Object>,
     /// What each register's stamp is afterwards, as the client has counted (versions, in the real protocol).
     pub stamps: Vec<(Register, Stamp)>,
     /// The operations that it stands for, in order; only for the invariants.
@@ -183,7 +189,13 @@ pub enum ToServer {
     Reclaim {
         tag: Tag,
         claims: Vec<Claim>,
+        locks: Vec<(Object, Lock)>,
         step: ReclaimStep,
+    },
+    Lock {
+        tag: Tag,
+        object: Object,
+        call: LockCall,
     },
     Acks(Vec<RecallAck>),
     Release(Vec<RecallAck>),
@@ -194,6 +206,13 @@ pub enum ToServer {
         value: Option<Value>,
     },
     Goodbye,
+}
+
+impl ToServer {
+    /// What is true only in the order in which it was sent.
+    pub fn is_of_locks(&self) -> bool {
+        matches!(self, ToServer::Lock { .. })
+    }
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -227,6 +246,11 @@ pub enum ToClient {
     DigestRefused {
         tag: Tag,
     },
+    /// Nothing was done, and the same one may come again.
+    DigestUndone {
+        tag: Tag,
+        why: Undone,
+    },
     Synced {
         tag: Tag,
         durable: DigestId,
@@ -234,6 +258,17 @@ pub enum ToClient {
     Reclaimed {
         tag: Tag,
         answers: Vec<Option<Grant>>,
+        /// Others have what excludes these.
+        lost: Vec<(Object, Lock)>,
+    },
+    Locked {
+        tag: Tag,
+        answer: LockAnswer,
+    },
+    /// Others want locks of the file, about which this client decides.
+    RecallLocks {
+        object: Object,
+        epoch: Epoch,
     },
     SessionEnded {
         tag: Tag,
@@ -248,6 +283,47 @@ pub enum ToClient {
         tag: Tag,
         value: Value,
     },
+}
+
+/// Owners are the processes of a client.
+#[derive(Clone, PartialEq, Debug)]
+pub enum LockCall {
+    Set(Lock, Wait),
+    Release(Lock),
+    /// The right to decide about the file, with the locks that were taken by it; `None`: none was.
+    Return(Epoch, Option<Vec<Lock>>),
+}
+
+/// Whether a lock that cannot be had now is waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    No,
+    Yes,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockAnswer {
+    /// With the right to decide about the file, perhaps.
+    Taken(Option<Epoch>),
+    Busy,
+    Done,
+    /// Nothing was done: somebody may come back who had locks before the restart.
+    Grace,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Undone {
+    /// The one before it was not applied.
+    OutOfTurn,
+    /// It cannot be said now what covers it.
+    Busy,
+}
+
+impl ToClient {
+    /// What is true only in the order in which it was sent.
+    pub fn is_of_locks(&self) -> bool {
+        matches!(self, ToClient::Locked { .. } | ToClient::RecallLocks { .. })
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

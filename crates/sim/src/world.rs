@@ -1,12 +1,12 @@
 //! One run: nodes, faults, and the two phases. First everything goes wrong at random and only safety is asked for; then
 //! all is healed, and every operation has to end.
 
-use crate::client::{Client, End, Stuck, Work};
+use crate::client::{Client, End, Stuck, Work, excludes};
 use crate::clock::{Clock, Time};
-use crate::config::SimConfig;
+use crate::config::{FileLocks, SimConfig};
 use crate::context::{Context, Digest, Show};
 use crate::event::{Event, Undo};
-use crate::invariants::{Violation, exclusive, progress};
+use crate::invariants::{Violation, exclusive, locked, progress};
 use crate::message::{Object, Register};
 use crate::server::{Power, Server};
 use soda_lease::table::Counters;
@@ -22,6 +22,13 @@ pub struct Report {
     pub simulated: Duration,
     /// Clients that have been followed by another process.
     pub heirs: u64,
+    /// Digests that were begun while others had no answer.
+    pub behind_others: u64,
+    /// File locks that were taken, and those of them without the server.
+    pub locks: u64,
+    pub locks_here: u64,
+    /// fsyncs that the client's own disk was enough for.
+    pub synced_here: u64,
     /// Of the server's last life.
     pub counters: Counters,
 }
@@ -56,6 +63,10 @@ pub fn run(config: SimConfig, show: Show) -> Report {
         operations: context.operations(),
         simulated: context.now.since(Time::ZERO),
         heirs: context.heirs,
+        behind_others: context.behind_others,
+        locks: context.locks,
+        locks_here: context.locks_here,
+        synced_here: context.synced_here,
         counters: world.server.counters(),
     }
 }
@@ -92,6 +103,10 @@ impl World {
         self.work = Work::Ends;
         let bound = progress::bound(&self.context.config.table);
         self.run_until(calm.after(bound));
+        // Who waits for a lock waits for what others do before they give it up.
+        if self.clients.iter().any(Client::wants_locks) {
+            self.run_until(calm.after(bound * 2));
+        }
         let left: Vec<_> = self.clients.iter().flat_map(Client::unfinished).collect();
         for (uid, since) in left {
             let took = self.context.now.since(since.max(faulty));
@@ -101,6 +116,7 @@ impl World {
         self.check_durable();
         if self.context.invariants.violations().is_empty() {
             self.context.invariants.check_end();
+            self.check_locks_end();
         }
     }
 
@@ -147,6 +163,7 @@ impl World {
                 if arrives {
                     self.check_exclusive();
                 }
+                self.check_locks(number);
             }
         }
     }
@@ -170,6 +187,7 @@ impl World {
             | Event::ConnectGivesUp { client, .. }
             | Event::ConnectData { client, .. }
             | Event::Think { client, .. }
+            | Event::LockAgain { client, .. }
             | Event::CachesDropped { client, .. } => Target::Client(*client),
             Event::Fault | Event::Undo(_) => Target::World,
         }
@@ -218,7 +236,11 @@ impl World {
             }
             65..73 => {
                 if self.clients[client].is_on() {
-                    let how = if self.context.rng.chance(1, 3) { End::Goodbye } else { End::Crash };
+                    let how = match self.context.rng.chance(1, 3) {
+                        true => End::Goodbye,
+                        false if self.context.syncs_here() && self.context.rng.chance(1, 2) => End::PowerCut,
+                        false => End::Crash,
+                    };
                     self.clients[client].stop(&mut self.context, how);
                     self.backlogs[client] = None;
                     // Some come back at once, when what they asked for may still be waiting at the server.
@@ -313,6 +335,34 @@ impl World {
                 .collect();
             let found = exclusive::check(register, &modes);
             self.context.invariants.report(found);
+        }
+    }
+
+    /// What the client's processes count on, beside all others.
+    fn check_locks(&mut self, client: usize) {
+        if self.context.config.locks == FileLocks::Unused {
+            return;
+        }
+        let others = || {
+            let clients = self.clients.iter().enumerate();
+            clients.flat_map(|(of, one)| one.locks_counted_on(&self.context).map(move |held| (of, held)))
+        };
+        let found = self.clients[client].locks_counted_on(&self.context).find_map(|(object, owner, lock)| {
+            let rival = others().find(|(of, (other, process, held))| {
+                *other == object && (*of, *process) != (client, owner) && excludes(held, lock)
+            });
+            rival.map(|(of, (_, process, held))| {
+                locked::check(object, ((client, owner), lock), ((of, process), held))
+            })
+        });
+        self.context.invariants.report(found);
+    }
+
+    /// Everybody has unlocked what he had, and who waited has had his lock.
+    fn check_locks_end(&mut self) {
+        for client in &self.clients {
+            let found = client.stuck_with_locks(|session, object| self.server.locks_of(session, object));
+            self.context.invariants.report(found.map(locked::left));
         }
     }
 

@@ -1,6 +1,7 @@
-//! The harness finds mistakes: each one that is put in on purpose breaks the property it should, within a few seeds.
+//! The harness finds mistakes: each one that is put in on purpose breaks the property that it has to, within a few seeds. What
+//! breaks another one before does not count.
 
-use soda_sim::{Property, Sabotage, Show, SimConfig, run};
+use soda_sim::{Behind, Fsync, LogPlace, Property, Sabotage, Show, SimConfig, Writes, run};
 
 /// The first violation in the first seeds.
 fn found(change: impl Fn(SimConfig) -> SimConfig) -> Option<(u64, Property)> {
@@ -17,88 +18,79 @@ fn found_in(
     })
 }
 
-fn expected(sabotage: Sabotage) -> &'static [Property] {
-    // A lease that is used for too long shows as one of these two, whichever comes first.
-    const USED_TOO_LONG: &[Property] = &[Property::Exclusive, Property::Fresh];
-    match sabotage {
-        Sabotage::None => &[],
-        Sabotage::SkipAckWait
-        | Sabotage::IgnoreDriftMargin
-        | Sabotage::NoBarForLateGrants
-        | Sabotage::NoGrace
-        | Sabotage::CountFromReply
-        | Sabotage::FenceAtOnce => USED_TOO_LONG,
-        Sabotage::KernelKeeps | Sabotage::KernelToldTooLong | Sabotage::CacheEverything => &[Property::Fresh],
-        Sabotage::ForgetReplies => &[Property::Once],
-        Sabotage::EpochsStartAnew => &[Property::Epochs],
-        Sabotage::NoResend => &[Property::Patience],
-        Sabotage::CarryOutRefused => &[Property::Fenced],
-        Sabotage::ChangeAfterTerm => USED_TOO_LONG,
-        Sabotage::ThroughBeforeFlush | Sabotage::DescribeWhatIsTold | Sabotage::KeepDescriptions => {
-            &[Property::Fresh]
-        }
-        Sabotage::SyncBeforeFlush | Sabotage::SyncNothing => &[Property::Synced],
-        Sabotage::ApplyWithoutLeases => &[Property::Prefix],
-        // The server refuses what it should not get, and so acknowledged changes are lost; or something is seen before.
-        Sabotage::AnswerBeforeFlush
-        | Sabotage::ChangeWhileRecalled
-        | Sabotage::SendPart
-        | Sabotage::ForgetLost
-        | Sabotage::ReclaimNothing
-        | Sabotage::NoLeasesOnMade
-        | Sabotage::ForgetThrough
-        | Sabotage::ReclaimAnyState => {
-            &[Property::Durable, Property::Exclusive, Property::Fresh, Property::Prefix, Property::Synced]
-        }
-        // Or somebody else has been given the lease meanwhile.
-        Sabotage::ReleaseUnsynced => &[Property::Durable, Property::Exclusive, Property::Prefix],
-        Sabotage::KeepRemoved => &[Property::Fresh],
-        // What comes again takes back what was done since, and somebody has seen that.
-        Sabotage::ForgetDigests => &[Property::Synced, Property::Durable, Property::Prefix, Property::Fresh],
-        // What is left over of the former life is in the way of what comes in its slot.
-        Sabotage::KeepFormerLife => &[Property::Progress, Property::Fresh, Property::Prefix],
-        // Somebody reads what is old, or what was acknowledged is refused.
-        Sabotage::ForgetHoles
-        | Sabotage::MovesUntold
-        | Sabotage::LinksUntold
-        | Sabotage::KeepBelow
-        | Sabotage::AnswerPartBeforeFlush
-        | Sabotage::ReclaimWhole => {
-            &[Property::Durable, Property::Exclusive, Property::Fresh, Property::Prefix, Property::Synced]
-        }
+/// Each of them breaks its own property in one of the first seeds.
+fn are_found(all: &[Sabotage], shape: impl Fn(u64) -> SimConfig) {
+    for sabotage in all {
+        let is_it = |seed: &u64| {
+            let report = run(shape(*seed).with_sabotage(*sabotage), Show::No);
+            report.violations.first().map(|violation| violation.property) == sabotage.breaks()
+        };
+        let found = (1..500).find(is_it);
+        assert!(found.is_some(), "{sabotage} did not show as {:?}", sabotage.breaks());
     }
+}
+
+/// Delayed writes, with servers of all kinds.
+fn behind(seed: u64) -> SimConfig {
+    match seed % 3 {
+        0 => SimConfig::behind(seed / 3),
+        1 => SimConfig::harsh(seed / 3 + 1),
+        _ => SimConfig::cuts(seed / 3 + 1),
+    }
+}
+
+/// Clients whose own disks are enough for fsync, which they call often; and many faults.
+fn with_local_fsync(seed: u64) -> SimConfig {
+    let config = SimConfig::behind(seed);
+    let writes = match config.writes {
+        Writes::Through => Writes::Through,
+        Writes::Behind(behind) => {
+            Writes::Behind(Behind { log: LogPlace::Disk, fsync: Fsync::Local, ..behind })
+        }
+    };
+    let fault_every = config.table.session_term / 5;
+    let (server_crashes_percent, changes_percent, fsync_every) = (20, 80, 4);
+    SimConfig { fault_every, server_crashes_percent, changes_percent, fsync_every, writes, ..config }
 }
 
 #[test]
 fn every_mistake_is_found() {
-    for sabotage in Sabotage::ALL {
-        let found = found(|config| config.with_sabotage(sabotage));
-        let Some((seed, property)) = found else { panic!("{sabotage} was not found") };
-        assert!(expected(sabotage).contains(&property), "{sabotage} showed as {property:?} with seed {seed}");
-    }
+    are_found(&Sabotage::ALL, SimConfig::from_seed);
 }
 
 #[test]
 fn every_mistake_with_delayed_writes_is_found() {
-    for sabotage in Sabotage::BEHIND {
-        let shape = |seed: u64| match seed % 3 {
-            0 => SimConfig::behind(seed / 3),
-            1 => SimConfig::harsh(seed / 3 + 1),
-            _ => SimConfig::cuts(seed / 3 + 1),
-        };
-        let found = found_in(shape, |config| config.with_sabotage(sabotage));
-        let Some((seed, property)) = found else { panic!("{sabotage} was not found") };
-        assert!(expected(sabotage).contains(&property), "{sabotage} showed as {property:?} with seed {seed}");
-    }
+    are_found(&Sabotage::BEHIND[..9], |seed| behind(seed).plain());
+}
+
+#[test]
+fn every_other_mistake_with_delayed_writes_is_found() {
+    are_found(&Sabotage::BEHIND[9..], |seed| behind(seed).plain());
+}
+
+#[test]
+fn every_mistake_with_several_digests_is_found() {
+    are_found(&Sabotage::DIGESTS, behind);
+}
+
+#[test]
+fn every_mistake_with_file_locks_is_found() {
+    are_found(&Sabotage::LOCKS, behind);
+}
+
+#[test]
+fn every_mistake_with_local_fsync_is_found() {
+    are_found(&Sabotage::LOCAL, with_local_fsync);
+}
+
+#[test]
+fn nothing_goes_wrong_with_local_fsync() {
+    assert_eq!((1..150).find(|seed| !run(with_local_fsync(*seed), Show::No).violations.is_empty()), None);
 }
 
 #[test]
 fn every_mistake_with_deep_leases_is_found() {
-    for sabotage in Sabotage::DEEP {
-        let found = found_in(SimConfig::deep, |config| config.with_sabotage(sabotage));
-        let Some((seed, property)) = found else { panic!("{sabotage} was not found") };
-        assert!(expected(sabotage).contains(&property), "{sabotage} showed as {property:?} with seed {seed}");
-    }
+    are_found(&Sabotage::DEEP, SimConfig::deep);
 }
 
 #[test]

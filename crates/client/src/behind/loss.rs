@@ -37,6 +37,7 @@ impl State {
         records.sort_unstable_by_key(|record| record.lsn);
         self.behind.under_way.clear();
         self.behind.restoring = None;
+        self.behind.break_promises();
         self.behind.reserve.start_over();
         self.behind.before.clear();
         self.behind.moves.clear();
@@ -189,16 +190,19 @@ impl State {
         }
     }
 
-    /// The server has started anew and says what its store has of the digests. What it lacks is sent again.
+    /// The server has started anew and says what its store has of the digests. What it lacks is pending again: what it had
+    /// applied, of which the number of records is returned, and what has no answer. That may rest on what was lost of others, or
+    /// of what went through: what a reclaim finds to be without a lease is given up, and only of what is pending.
     pub(crate) fn restore_log(&mut self, stored: DigestId) -> usize {
         let lacks = DigestId(stored.0 + 1);
-        let before = self.behind.log.pending_count();
-        // Numbers that were given up stand for nothing, and what has no answer comes again by itself.
-        if !self.behind.log.has_undurable_from(lacks) {
+        let (log, before) = (&self.behind.log, self.behind.log.pending_count());
+        let in_doubt = log.under_way_records_from(lacks).count();
+        // Numbers that were given up stand for nothing.
+        if !log.has_undurable_from(lacks) && in_doubt == 0 {
             return 0;
         }
         self.digests_lost(lacks);
-        self.behind.log.pending_count() - before
+        self.behind.log.pending_count() - before - in_doubt
     }
 }
 
@@ -340,11 +344,11 @@ impl Inner {
         let again = state.restore_log(stored);
         if again > 0 {
             state.behind.restoring = Some(state.behind.log.last_lsn());
-            // What is under way comes after them. Under the same lock: what is sent from here on is not of those.
-            let taken = self.link.take_digests(slots);
-            taken.into_iter().for_each(|pending| state.holder.fail_request(pending.ticket));
-            state.behind.unanswered.clear();
         }
+        // Under the same lock: what is sent from here on is not of those.
+        let taken = self.link.take_digests(slots, stored.0 + 1);
+        taken.into_iter().for_each(|pending| state.holder.fail_request(pending.ticket));
+        state.behind.unanswered.retain(|id| *id <= stored);
         let disk = state.behind.disk().cloned();
         drop(state);
         // After the reclaim this is the same session for whoever finds the log: it must not believe that the server has them.

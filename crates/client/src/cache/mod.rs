@@ -403,6 +403,13 @@ impl State {
         durable && self.to_tell_first([fid].into_iter()).is_empty()
     }
 
+    /// Whether fsync has returned for something that the server was told of one of these and its disk may lack: not to be seen by
+    /// others before it has, since under their leases it could not be told again.
+    pub(crate) fn is_promised(&self, mut fids: impl Iterator<Item = Fid>) -> bool {
+        let undurable = |fid| self.peek(fid).is_some_and(|inode| inode.log.told_in > self.behind.durable);
+        self.behind.has_promised() && fids.any(undurable)
+    }
+
     /// Whether the server lacks something of one of these.
     pub(crate) fn is_ahead(&self, fids: &[Fid]) -> bool {
         fids.iter().any(|fid| self.peek(*fid).is_some_and(|inode| inode.log.records > 0))

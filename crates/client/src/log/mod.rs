@@ -42,6 +42,11 @@ pub(crate) struct Behind {
     pub(crate) before: BTreeMap<DigestId, Vec<(Fid, Version)>>,
     /// The server's disk has what it was told up to this digest.
     pub(crate) durable: DigestId,
+    /// With [`Fsync::Local`]: fsync has returned, or is about to, as the local disk has the log up to this record. `Lsn(0)`: the
+    /// server's disk has all of that.
+    promised: Lsn,
+    /// Others were let in to what the server was told up to this digest.
+    shared: DigestId,
     /// The time of the last record: each one is later.
     pub(crate) last_at: Timestamp,
     /// The server did not take a digest: nothing is sent before that.
@@ -87,6 +92,8 @@ impl Behind {
             waiting: Waiters::default(),
             before: BTreeMap::new(),
             durable: DigestId::default(),
+            promised: Lsn(0),
+            shared: DigestId::default(),
             last_at: Timestamp::new(0, 0),
             stalled_until: Monotonic::ZERO,
             room: ServerRoom::default(),
@@ -189,6 +196,31 @@ impl Behind {
     /// Whether fsync is to be content with the log on the local disk.
     pub(crate) fn syncs_here(&self) -> bool {
         matches!(self.policy, WritePolicy::Behind(WriteBehind { fsync: Fsync::Local, .. }))
+    }
+
+    /// fsync is going to be content with the log as it is. `false`: it must not, as others were let in to something that the
+    /// server's disk may lack: under their leases this client cannot tell it again.
+    pub(crate) fn promise(&mut self) -> bool {
+        let may = self.shared <= self.durable;
+        if may {
+            self.promised = self.log.last_lsn();
+        }
+        may
+    }
+
+    /// Whether fsync has returned for something in the log that the server's disk may lack.
+    pub(crate) fn has_promised(&self) -> bool {
+        self.promised > Lsn(0)
+    }
+
+    /// Nothing in the log is needed for that any more, or will do for it: the session is over, or the server's disk fails.
+    pub(crate) fn break_promises(&mut self) {
+        self.promised = Lsn(0);
+    }
+
+    /// Others are let in to an inode of which this digest was the last to tell.
+    pub(crate) fn note_shared(&mut self, told_in: DigestId) {
+        self.shared = self.shared.max(told_in);
     }
 
     /// The last digest that was taken out of the log.

@@ -192,6 +192,9 @@ impl Behind {
         self.durable = self.durable.max(id);
         self.before = self.before.split_off(&DigestId(id.0 + 1));
         let floor = self.log.handle_durable(id);
+        if self.promised < floor {
+            self.break_promises();
+        }
         let floor = self.aside.keys().next().map_or(floor, |first| floor.min(*first));
         if let Some(disk) = &self.disk {
             disk.push(Entry::Durable { up_to: Sequence(id.0) });

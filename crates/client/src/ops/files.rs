@@ -302,9 +302,9 @@ impl Client {
     /// Whether all that the server's disk may lack is in the log, and that is now on the local disk.
     async fn sync_log_here(&self) -> bool {
         let disk = {
-            let (state, _) = self.inner.locked();
+            let (mut state, _) = self.inner.locked();
             // What went through to the server is not in the log; what is in the log may rest on it.
-            if !state.behind.syncs_here() || state.unsynced.len() > 0 {
+            if !state.behind.syncs_here() || state.unsynced.len() > 0 || !state.behind.promise() {
                 return false;
             }
             state.behind.disk().cloned()

@@ -62,6 +62,11 @@ impl Inner {
         loop {
             let untold = crate::lock(&self.state).untold(parts);
             if untold.is_empty() {
+                if crate::lock(&self.state).is_promised(fids_of(parts)) {
+                    self.keep_promises(asked).await;
+                    // The server may have come back with less than it had.
+                    continue;
+                }
                 if let Some(began) = began {
                     self.stats.recall_flush_took(self.now().since(began));
                 }
@@ -81,9 +86,36 @@ impl Inner {
             }
         }
     }
+
+    /// Has the server make durable what fsync has returned for.
+    async fn keep_promises(self: &Arc<Inner>, asked: Fid) {
+        let Some(durable) = self.make_durable() else {
+            return crate::lock(&self.state).behind.break_promises();
+        };
+        let mut durable = std::pin::pin!(durable.result());
+        loop {
+            match tokio::time::timeout(PROGRESS, durable.as_mut()).await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => {
+                    tracing::error!(%error, "what fsync was content with this machine for is not on the server's disk");
+                    return crate::lock(&self.state).behind.break_promises();
+                }
+                Err(_) => self.note(&Note::RecallProgress(vec![asked])),
+            }
+        }
+    }
+}
+
+fn fids_of(parts: &[Part]) -> impl Iterator<Item = Fid> {
+    parts.iter().map(|part| part.fid)
 }
 
 impl State {
+    /// Whether the server has to be told of something of these before others may see them, or its disk to have it.
+    pub(super) fn owes(&self, parts: &[Part]) -> bool {
+        !self.untold(parts).is_empty() || self.is_promised(fids_of(parts))
+    }
+
     /// What the server has to be told before these may be seen by others.
     pub(super) fn untold(&self, parts: &[Part]) -> Vec<Fid> {
         self.to_tell_first(parts.iter().map(|part| part.fid))

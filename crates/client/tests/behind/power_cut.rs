@@ -88,6 +88,38 @@ async fn nothing_is_left_of_what_went_through_and_was_lost() {
     assert_eq!(a.stats().count("lost_records"), 1, "what was written on top");
 }
 
+/// The same of what is on its way to the server when that dies: it comes again only with what it was done on top of.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_on_its_way_is_done_without_what_was_lost_before_it() {
+    let (mut cut, file) = loop {
+        let mut cut = a_file_that_may_be_lost().await;
+        let a = &cut.a;
+        let file = a.open(cut.fid, OpenMode::ReadWrite).await.unwrap();
+        a.sync_all().await.unwrap();
+        cut.medium = cut.cell.medium();
+        write(a, &file, 0, "x".repeat(PAST_THE_LOG)).await;
+        cut.cell.stop();
+        if a.session().unsynced >= 1 {
+            break (cut, file);
+        }
+    };
+    let (a, fid) = (Arc::clone(&cut.a), cut.fid);
+    write(&a, &file, 2, "on top").await;
+    let told = tokio::spawn({
+        let a = Arc::clone(&a);
+        async move { a.sync_all().await }
+    });
+    wait_until("a digest", || async { a.session().waiting > 0 }).await;
+    cut.cell.power_cut_since(cut.medium);
+    cut.cell.restart();
+    let b = cut.cell.client().await;
+    let _ = told.await.unwrap();
+    assert_eq!(contents(&b, &["d", "f"]).await, "here");
+    assert_eq!(contents(&a, &["d", "f"]).await, "here");
+    assert_eq!(a.fsync(fid).await.unwrap_err().errno, Errno::Io, "it is said");
+    assert_eq!(a.stats().count("lost_records"), 1, "what was written on top");
+}
+
 /// What was removed under its lease is there again at the server, and nobody holds a lease on it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removal_that_a_power_cut_took_is_told_again() {

@@ -334,6 +334,37 @@ async fn a_local_fsync_asks_the_server_for_what_is_not_in_the_log() {
     victim.kill();
 }
 
+/// Under the lease of another machine it could not be told again, were the server to lose it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_local_fsync_answers_for_is_on_the_servers_disk_before_others_see_it() {
+    let cell = Cell::syncing_when_asked();
+    let victim = Victim::with(&cell, Fsync::Local).await;
+    let b = cell.client().await;
+    victim
+        .run(|client| async move {
+            let dir = mkdir(&client, client.root(), "d").await;
+            let fid = make(&client, dir, "f", "safe").await;
+            client.fsync(fid).await.unwrap();
+            assert_eq!(client.stats().count("fsyncs_local"), 1);
+        })
+        .await;
+    assert_eq!(contents(&b, &["d", "f"]).await, "safe");
+    assert_eq!(victim.client.session().backlog.not_durable, 0);
+    victim.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_local_fsync_asks_the_server_for_what_others_have_seen() {
+    let cell = Cell::syncing_when_asked();
+    let victim = Victim::with(&cell, Fsync::Local).await;
+    let b = cell.client().await;
+    let fid = victim.run(|client| async move { make(&client, client.root(), "f", "seen").await }).await;
+    assert_eq!(contents(&b, &["f"]).await, "seen");
+    victim.run(move |client| async move { client.fsync(fid).await.unwrap() }).await;
+    assert_eq!(victim.client.session().backlog.not_durable, 0);
+    victim.kill();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_server_was_not_there_for_waits_for_the_next_mount() {
     let mut cell = Cell::start();

@@ -1,10 +1,11 @@
 //! Recalls, and leases that are given back: the caches come down first.
 
 use super::Client;
-use crate::config::{Order, Sabotage};
+use crate::config::Order;
 use crate::context::Context;
 use crate::event::Event;
 use crate::message::ToServer;
+use crate::sabotage::Sabotage;
 use soda_lease::RecallStep;
 use soda_types::{Epoch, Fid, InUse, Mode, Recall, RecallAck};
 use std::time::Duration;
@@ -28,9 +29,13 @@ enum Of {
 
 impl Client {
     pub(super) fn handle_recall(&mut self, context: &mut Context, recall: &Recall) {
-        if self.defers(recall) {
-            return;
+        if !self.defers(recall) {
+            self.look_at_recall(context, recall);
         }
+    }
+
+    /// When it is clear what is held here.
+    pub(super) fn look_at_recall(&mut self, context: &mut Context, recall: &Recall) {
         let now = self.clock.read(context.now);
         if context.config.sabotage == Sabotage::NoBarForLateGrants && self.holder.mode(recall.fid).is_none() {
             let Recall { fid, epoch, .. } = *recall;

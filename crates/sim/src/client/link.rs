@@ -2,14 +2,15 @@
 
 use super::delayed::Delayed;
 use super::{Asked, Client, Request, new_holder};
-use crate::config::{Heirs, Order, Sabotage};
+use crate::config::{Heirs, Order};
 use crate::context::Context;
 use crate::event::{ConnId, Event};
-use crate::message::{Claim, Standing, Tag, ToServer};
+use crate::message::{Claim, Object, Standing, Tag, ToServer};
 use crate::network::Kind;
+use crate::sabotage::Sabotage;
 use soda_oplog::DigestId;
 use soda_protocol::ReclaimStep;
-use soda_types::{Fid, Grant, Monotonic, SessionId};
+use soda_types::{Fid, Grant, Lock, Monotonic, SessionId};
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -130,7 +131,8 @@ impl Client {
             }
             self.take_back_made(context);
             let claims = self.claims(context, now);
-            self.claim(context, conn, claims, ReclaimStep::More);
+            let locks = self.claim_locks();
+            self.claim(context, conn, (claims, locks), ReclaimStep::More);
             return;
         }
         if !is_new && context.config.heirs == Heirs::AtQuietConnections {
@@ -157,9 +159,15 @@ impl Client {
         self.caches.drop_all_of_kernel();
     }
 
-    fn claim(&mut self, context: &mut Context, conn: ConnId, claims: Vec<Claim>, step: ReclaimStep) {
+    fn claim(
+        &mut self,
+        context: &mut Context,
+        conn: ConnId,
+        (claims, locks): (Vec<Claim>, Vec<(Object, Lock)>),
+        step: ReclaimStep,
+    ) {
         let tag = self.ask(context, Kind::Control, Asked::Reclaim(claims.clone(), step));
-        context.send_to_server(conn, ToServer::Reclaim { tag, claims, step });
+        context.send_to_server(conn, ToServer::Reclaim { tag, claims, locks, step });
     }
 
     /// The session is what it was: whatever is not answered is asked for again.
@@ -194,7 +202,7 @@ impl Client {
         match (step, &self.link) {
             (ReclaimStep::More, Link::Claiming(conn)) => {
                 let conn = *conn;
-                self.claim(context, conn, Vec::new(), ReclaimStep::Last);
+                self.claim(context, conn, (Vec::new(), Vec::new()), ReclaimStep::Last);
             }
             (ReclaimStep::Last, Link::Claiming(conn)) => {
                 let conn = *conn;

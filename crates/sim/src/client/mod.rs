@@ -6,18 +6,22 @@ mod answers;
 mod caches;
 mod delayed;
 mod link;
+mod locks;
 mod programs;
 
 use crate::clock::Clock;
-use crate::config::{Sabotage, SimConfig};
+use crate::config::SimConfig;
 use crate::context::Context;
 use crate::event::{ConnId, Event};
-use crate::message::{Call, Claim, Leases, Object, OpId, OpUid, Tag, ToClient, ToServer};
+use crate::message::{Call, Claim, Leases, LockCall, Object, OpId, OpUid, Tag, ToClient, ToServer};
 use crate::network::Kind;
+use crate::sabotage::Sabotage;
 pub use answers::Dropping;
 use caches::Caches;
-use delayed::Delayed;
+use delayed::{Delayed, Mark};
 use link::Link;
+use locks::FileLocks;
+pub use locks::excludes;
 use programs::Process;
 use soda_lease::{DriftMargin, Holder, HolderConfig, Ticket};
 use soda_protocol::ReclaimStep;
@@ -36,6 +40,7 @@ pub struct Client {
     caches: Caches,
     /// With delayed writes.
     delayed: Option<Delayed>,
+    locks: FileLocks,
     link: Link,
     data: Option<ConnId>,
     requests: BTreeMap<Tag, Request>,
@@ -79,10 +84,12 @@ enum Asked {
         process: usize,
         uid: OpUid,
         object: Object,
+        mark: Mark,
     },
     Digest,
+    Lock(Object, LockCall),
     /// After a crash: that the server's disk has all that was left in the log.
-    Settle,
+    Settle(Mark),
     Renew,
     Reclaim(Vec<Claim>, ReclaimStep),
 }
@@ -104,6 +111,7 @@ impl Client {
             holder: new_holder(config),
             caches: Caches::default(),
             delayed: config.delayed().map(|behind| Delayed::new(behind, number)),
+            locks: FileLocks::default(),
             link: Link::Down,
             data: None,
             requests: BTreeMap::new(),
@@ -128,18 +136,23 @@ impl Client {
     pub fn stop(&mut self, context: &mut Context, how: End) {
         // Who has not sent everything does not say goodbye.
         let unsent = self.delayed.as_ref().is_some_and(|delayed| !delayed.is_clean());
-        let how = if unsent { End::Crash } else { how };
+        let how = if unsent && how == End::Goodbye { End::Crash } else { how };
         context.note(|| format!("client{}  ends: {how:?}", self.number));
         self.life += 1;
         self.power = Power::Off;
         self.holder = new_holder(&context.config);
         self.caches = Caches::default();
+        self.locks = FileLocks::default();
         if how == End::Goodbye {
             self.tell(context, ToServer::Goodbye);
         }
         if let Some(delayed) = &mut self.delayed {
             match how {
                 End::Crash => delayed.crash(context),
+                End::PowerCut => {
+                    delayed.lose_unsynced(context);
+                    delayed.crash(context);
+                }
                 End::Goodbye => delayed.lose_log(context),
             }
         }
@@ -150,7 +163,7 @@ impl Client {
         for process in &mut self.processes {
             process.forget(context);
         }
-        if how == End::Crash {
+        if how != End::Goodbye {
             for id in context.network.connections_of(self.number) {
                 context.break_connection(id);
             }
@@ -191,6 +204,7 @@ impl Client {
                 self.renew(context);
             }
             Event::Think { life, process, .. } if life == self.life => self.act(context, work, process),
+            Event::LockAgain { life, tag, .. } if life == self.life => self.send_op(context, tag),
             Event::CachesDropped { life, dropping, .. } if life == self.life => {
                 if self.power == Power::Stuck {
                     let again = Event::CachesDropped { client: self.number, life, dropping };
@@ -224,7 +238,13 @@ impl Client {
             ToClient::Synced { tag, durable } => self.handle_synced(context, tag, durable),
             ToClient::Digested { tag, leases } => self.handle_digested(context, tag, &leases),
             ToClient::DigestRefused { tag } => self.handle_digest_refused(context, tag),
-            ToClient::Reclaimed { tag, answers } => self.handle_reclaimed(context, tag, &answers),
+            ToClient::DigestUndone { tag, why } => self.handle_digest_undone(context, tag, why),
+            ToClient::Reclaimed { tag, answers, lost } => {
+                self.lose_locks(&lost);
+                self.handle_reclaimed(context, tag, &answers);
+            }
+            ToClient::Locked { tag, answer } => self.handle_lock_answer(context, tag, answer),
+            ToClient::RecallLocks { object, epoch } => self.handle_lock_recall(context, object, epoch),
             ToClient::Inquiry { number, register } => self.handle_inquiry(context, number, register),
             ToClient::Described { tag, value } => self.handle_described(context, tag, value),
             ToClient::Reply { tag, values, leases } => self.handle_reply(context, tag, &values, &leases),
@@ -251,13 +271,16 @@ impl Client {
         }
         self.forget_renewals();
         let now = self.clock.read(context.now);
-        let (mut given_up, mut again) = (Vec::new(), Vec::new());
+        let (mut given_up, mut again) = (self.lose_all_locks(), Vec::new());
         for (tag, request) in std::mem::take(&mut self.requests) {
             match request.what {
                 Asked::Op { process, op: Some(_), .. } | Asked::Sync { process, .. } => {
                     given_up.push(process)
                 }
-                Asked::Digest | Asked::Settle => {}
+                Asked::Lock(_, LockCall::Set(lock, _) | LockCall::Release(lock)) => {
+                    given_up.push(lock.owner.0 as usize);
+                }
+                Asked::Digest | Asked::Settle(_) | Asked::Lock(_, LockCall::Return(..)) => {}
                 _ => again.push((tag, Request { ticket: self.holder.begin_request(now), ..request })),
             }
         }
@@ -275,7 +298,10 @@ impl Client {
             .iter()
             .filter(|(_, request)| request.via == via)
             .filter(|(_, request)| {
-                matches!(request.what, Asked::Op { .. } | Asked::Sync { .. } | Asked::Settle)
+                matches!(
+                    request.what,
+                    Asked::Op { .. } | Asked::Sync { .. } | Asked::Settle(_) | Asked::Lock(..)
+                )
             })
             .map(|(tag, _)| *tag)
             .collect();
@@ -303,7 +329,11 @@ impl Client {
                 ToServer::Request { tag, session, uid: *uid, op: *op, call: call.clone() }
             }
             Asked::Sync { uid, .. } => ToServer::Sync { tag, uid: Some(*uid) },
-            Asked::Settle => ToServer::Sync { tag, uid: None },
+            Asked::Settle(_) => ToServer::Sync { tag, uid: None },
+            Asked::Lock(object, call) => {
+                let (object, call) = (*object, call.clone());
+                ToServer::Lock { tag, object, call }
+            }
             Asked::Digest | Asked::Renew | Asked::Reclaim(..) => return,
         };
         context.send_to_server(conn, message);
@@ -413,6 +443,8 @@ impl Client {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     Crash,
+    /// Of its machine: what was not synced of its log may be gone.
+    PowerCut,
     /// Unmounted: its caches are gone when it says so.
     Goodbye,
 }

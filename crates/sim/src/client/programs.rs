@@ -3,7 +3,6 @@
 use super::delayed::{Delayed, Plan};
 use super::{Asked, Client, Request, Work};
 use crate::clock::Time;
-use crate::config::Sabotage;
 use crate::context::Context;
 use crate::deed::{Deed, moved_by};
 use crate::event::Event;
@@ -11,6 +10,7 @@ use crate::invariants::progress;
 use crate::layout::Tree;
 use crate::message::{Call, Content, Leases, Object, OpId, OpUid, Register, Stamp, Tag, Value};
 use crate::network::Kind;
+use crate::sabotage::Sabotage;
 use soda_lease::Ticket;
 use soda_oplog::DigestId;
 use soda_types::{Fid, Monotonic, Sequence};
@@ -23,6 +23,10 @@ pub(super) struct Process {
 }
 
 impl Process {
+    pub(super) fn begin(&mut self, uid: OpUid, now: Time) {
+        self.busy = Some((uid, now));
+    }
+
     /// The program is told EIO, or dies: the operation ends without a result.
     pub(super) fn forget(&mut self, context: &mut Context) {
         if let Some((uid, _)) = self.busy.take() {
@@ -48,11 +52,15 @@ impl Client {
     }
 
     pub(super) fn act(&mut self, context: &mut Context, work: Work, process: usize) {
-        if work == Work::Ends || self.processes[process].busy.is_some() || !self.is_on() {
+        let has_work = work == Work::GoesOn || self.has_locks(process);
+        if !has_work || self.processes[process].busy.is_some() || !self.is_on() {
             return;
         }
         if self.delayed.as_ref().is_some_and(Delayed::is_settling) {
             return self.think(context, process);
+        }
+        if self.act_on_locks(context, work, process) {
+            return;
         }
         let hasty = context.config.sabotage == Sabotage::ReleaseUnsynced;
         if context.rng.chance(1, if hasty { 2 } else { 40 }) {
@@ -103,10 +111,15 @@ impl Client {
     }
 
     fn sync(&mut self, context: &mut Context, process: usize, uid: OpUid, object: Object) {
+        if self.sync_log_here(context, object) {
+            context.note(|| format!("client{}  {uid:?} fsync {object} here", self.number));
+            return self.done(context, process);
+        }
+        let Some(mark) = self.delayed.as_ref().map(Delayed::mark) else { return };
         let registers: Vec<Register> = context.config.layout().registers_of(object).collect();
         context.invariants.sync_invoked(uid, self.holder.session(), &registers);
         context.note(|| format!("client{}  {uid:?} fsync {object}", self.number));
-        let tag = self.ask(context, Kind::Control, Asked::Sync { process, uid, object });
+        let tag = self.ask(context, Kind::Control, Asked::Sync { process, uid, object, mark });
         self.send_op(context, tag);
     }
 
@@ -114,6 +127,9 @@ impl Client {
         let Some(Request { ticket, what, .. }) = self.requests.remove(&tag) else { return };
         self.take_answer(context, ticket, &Leases::default());
         self.handle_durable(durable);
+        if let (Some(delayed), Asked::Sync { mark, .. } | Asked::Settle(mark)) = (&mut self.delayed, &what) {
+            delayed.note_synced(*mark);
+        }
         if let Asked::Sync { process, uid, .. } = what {
             context.invariants.synced(uid);
             self.done(context, process);
@@ -234,6 +250,9 @@ impl Client {
         let done = values.iter().all(|value| value.stamp.by == uid && value.content != Content::Gone);
         if done {
             context.invariants.completed(uid);
+            if let Some(delayed) = &mut self.delayed {
+                delayed.note_through();
+            }
             if let (Some(object), Some(stamp)) = (deed.makes(), values.first().map(|value| value.stamp)) {
                 let blank = Value { stamp, content: Content::Blank };
                 let layout = context.config.layout();
@@ -292,16 +311,17 @@ impl Client {
         self.done(context, process);
     }
 
-    fn done(&mut self, context: &mut Context, process: usize) {
+    pub(super) fn done(&mut self, context: &mut Context, process: usize) {
         if let Some((uid, since)) = self.processes[process].busy.take() {
             context.check_progress(uid, since);
         }
         self.think(context, process);
     }
 
-    /// Operations that have not ended.
+    /// Operations that have not ended, but for locks that are waited for.
     pub fn unfinished(&self) -> impl Iterator<Item = (OpUid, Time)> {
-        self.processes.iter().filter_map(|process| process.busy)
+        let processes = self.processes.iter().enumerate().filter(|(number, _)| !self.locks.waits(*number));
+        processes.filter_map(|(_, process)| process.busy)
     }
 
     /// A change of this client on the object is on the way: its result is not known here, but others may see it.

@@ -11,6 +11,7 @@
 //! | slow is not dead: nobody who is reachable and answers is thrown out for silence | Lustre evicted clients for one dropped message | [`patience`] |
 //! | once all faults are healed, every operation ends within a bound | openraft's two-phase simulation | [`progress`] |
 //! | with delayed writes: one copy, the server's state is a prefix of each client's history, what was fsynced is never lost, everything else only with its session or in a power cut | issue 3, "What it must withstand" | [`ahead`] |
+//! | no two processes count on file locks that exclude each other; in the end no lock is left that nobody has | issue 3, "Locks" | [`locked`] |
 //! | the same seed gives the same run | slatedb: determinism is itself a test | `tests/determinism.rs` |
 
 pub mod ahead;
@@ -19,6 +20,7 @@ pub mod epochs;
 pub mod exclusive;
 pub mod fenced;
 pub mod fresh;
+pub mod locked;
 pub mod once;
 pub mod patience;
 pub mod progress;
@@ -51,6 +53,8 @@ pub enum Property {
     Prefix,
     /// Something was lost after fsync.
     Synced,
+    /// File locks that exclude each other are held, or nobody has one that is in the way.
+    Locked,
 }
 
 impl fmt::Display for Violation {
@@ -251,6 +255,27 @@ impl Invariants {
     /// fsync has returned.
     pub fn synced(&mut self, uid: OpUid) {
         self.watch_ahead(|ahead| ahead.synced(uid));
+    }
+
+    /// fsync has returned as these are on the client's own disk.
+    pub fn synced_here(&mut self, uids: &[OpUid]) {
+        self.watch_ahead(|ahead| {
+            ahead.synced_here(uids);
+            None
+        });
+    }
+
+    /// A power cut of the client has taken these from its log.
+    pub fn lost_here(&mut self, uids: &[OpUid]) {
+        self.watch_ahead(|ahead| ahead.lost_here(uids));
+    }
+
+    /// The client's disk keeps these for recovery.
+    pub fn kept(&mut self, uids: &[OpUid]) {
+        self.watch_ahead(|ahead| {
+            ahead.kept(uids);
+            None
+        });
     }
 
     pub fn check_end(&mut self) {

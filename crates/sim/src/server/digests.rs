@@ -1,15 +1,17 @@
-//! Digests: applied whole or not at all, exactly once, and only under the session's write leases.
+//! Digests: applied whole or not at all, exactly once, only under the session's write leases, and none without the one that it
+//! comes after.
 
 use super::places::Watched;
 use super::{Operation, Server, Work, check_epochs};
-use crate::config::Sabotage;
 use crate::context::Context;
 use crate::event::ConnId;
 use crate::layout::Tree;
-use crate::message::{DigestCall, Object, OpUid, TREE, Tag, ToClient, fid_of, object_of};
-use soda_lease::table::{Ancestors, Covered, Granted, OpKey, Outcome, TreeChanges};
-use soda_oplog::{Change, Moved, Object as Touched};
-use soda_types::{Fid, SessionId};
+use crate::message::{DigestCall, Object, OpUid, TREE, Tag, ToClient, Undone, fid_of, object_of};
+use crate::sabotage::Sabotage;
+use soda_lease::table::{Ancestors, Covered, Granted, OpKey, Outcome, Refusal, TreeChanges};
+use soda_oplog::{Change, DigestId, Moved, Object as Touched};
+use soda_types::{Epoch, Fid, Sequence, SessionId, Slot};
+use std::collections::{BTreeMap, VecDeque};
 
 impl Server {
     pub(super) fn digest(
@@ -37,22 +39,19 @@ impl Server {
             known.reply_to.push(reply_to);
             return;
         }
-        match self.disk.digest(session).map(|(id, _)| *id) {
-            Some(stored) if stored > digest.id => return,
-            Some(stored) if stored == digest.id => return self.answer_again(context, reply_to, session),
+        let slot = slot_of(context, digest.id);
+        let refused = running.lines.refused(session, slot);
+        let stored = self.disk.digest(session, slot).map_or(DigestId(0), |(id, _)| *id);
+        match refused.max(stored) {
+            last if last > digest.id => return,
+            last if last == digest.id && refused == last => {
+                return context.send_to_client(reply_to.0, ToClient::DigestRefused { tag: reply_to.1 });
+            }
+            last if last == digest.id => return self.answer_again(context, reply_to, session, slot),
             _ => {}
         }
         running.last_op += 1;
         let key = OpKey(running.last_op);
-        let (layout, as_of) = (context.config.layout(), running.table.tree_version());
-        let held = if careless { Vec::new() } else { existing(&digest) };
-        let place = |fid: &Fid| (*fid, self.disk.ancestors(object_of(*fid), layout, as_of));
-        let covered = Covered {
-            ancestors: held.iter().filter(|_| layout.tree == Tree::Deep).map(place).collect(),
-            held,
-            made: made(&digest).into_iter().map(fid_of).collect(),
-            alone: if reshapes(&digest) { vec![TREE] } else { Vec::new() },
-        };
         let operation = Operation {
             session,
             uid: OpUid(0),
@@ -65,19 +64,98 @@ impl Server {
             tree: TreeChanges::default(),
         };
         running.ops.insert(key, operation);
+        if running.lines.enter(session, key) {
+            self.begin_digest(context, session, key);
+        }
+    }
+
+    /// Its turn has come.
+    fn begin_digest(&mut self, context: &mut Context, session: SessionId, key: OpKey) {
+        let now = self.clock.read(context.now);
+        let Some(running) = &mut self.running else { return };
+        let Some(Operation { work: Work::Digest(digest), .. }) = running.ops.get(&key) else {
+            return self.end_turn(context, session);
+        };
+        let careless = context.config.sabotage == Sabotage::ApplyWithoutLeases;
+        let in_turn = digest.after.is_none_or(|before| {
+            let slot = slot_of(context, before);
+            let stored = self.disk.digest(session, slot).map(|(id, _)| *id);
+            stored == Some(before) && running.lines.refused(session, slot) < before
+        });
+        if !in_turn && context.config.sabotage != Sabotage::ApplyOutOfTurn {
+            context.note(|| format!("server > {session:?} {:?} is not in turn", digest.id));
+            let reply_to = running.ops.remove(&key).map(|operation| operation.reply_to);
+            for (conn, tag) in reply_to.into_iter().flatten() {
+                context.send_to_client(conn, ToClient::DigestUndone { tag, why: Undone::OutOfTurn });
+            }
+            return self.end_turn(context, session);
+        }
+        let (layout, as_of) = (context.config.layout(), running.table.tree_version());
+        let held = if careless { Vec::new() } else { existing(digest) };
+        let place = |fid: &Fid| (*fid, self.disk.ancestors(object_of(*fid), layout, as_of));
+        let covered = Covered {
+            ancestors: held.iter().filter(|_| layout.tree == Tree::Deep).map(place).collect(),
+            held,
+            made: made(digest).into_iter().map(fid_of).collect(),
+            alone: if reshapes(digest) { vec![TREE] } else { Vec::new() },
+        };
         if careless && !running.table.has_session(session) {
             self.apply_digest(context, key);
-            return;
+            return self.end_turn(context, session);
         }
         running.table.request_covered(now, session, key, covered);
     }
 
+    /// The one whose turn it was is over: the next.
+    fn end_turn(&mut self, context: &mut Context, session: SessionId) {
+        let next = self.running.as_mut().and_then(|running| running.lines.next(session));
+        if let Some(key) = next {
+            self.begin_digest(context, session, key);
+        }
+    }
+
+    /// The table does not let it in.
+    pub(super) fn digest_refused(
+        &mut self,
+        context: &mut Context,
+        id: DigestId,
+        operation: &Operation,
+        refusal: Refusal,
+    ) {
+        let session = operation.session;
+        if let Refusal::NotHeld(_) = refusal {
+            self.note_refused(context, session, id);
+        }
+        for (conn, tag) in operation.reply_to.iter().copied() {
+            let answer = match refusal {
+                Refusal::SessionEnded => ToClient::SessionEnded { tag },
+                Refusal::NotHeld(_) => ToClient::DigestRefused { tag },
+                Refusal::Unplaced(_) => ToClient::DigestUndone { tag, why: Undone::Busy },
+            };
+            context.send_to_client(conn, answer);
+        }
+        self.end_turn(context, session);
+    }
+
+    /// It will not be applied any more, nor will those that come after it.
+    fn note_refused(&mut self, context: &Context, session: SessionId, id: DigestId) {
+        if let Some(running) = &mut self.running {
+            running.lines.refused.insert((session, slot_of(context, id)), id);
+        }
+    }
+
     /// It has been applied, and the answer may have been lost: its leases are given again.
-    fn answer_again(&mut self, context: &mut Context, reply_to: (ConnId, Tag), session: SessionId) {
+    fn answer_again(
+        &mut self,
+        context: &mut Context,
+        reply_to: (ConnId, Tag),
+        session: SessionId,
+        slot: Slot,
+    ) {
         let now = self.clock.read(context.now);
         let Some(running) = &mut self.running else { return };
         let objects = Object::from(context.config.objects);
-        let made = self.disk.digest(session).map(|(_, made)| made.clone()).unwrap_or_default();
+        let made = self.disk.digest(session, slot).map(|(_, made)| made.clone()).unwrap_or_default();
         let exist = made.into_iter().filter(|object| self.disk.exists(*object, objects));
         let forgetful = context.config.sabotage == Sabotage::NoLeasesOnMade;
         let (layout, as_of) = (context.config.layout(), running.table.tree_version());
@@ -121,7 +199,8 @@ impl Server {
             operation.into_iter().for_each(|operation| operation.tree = tree.clone());
             context.trace.mix(digest.id.0);
             if context.config.sabotage != Sabotage::ForgetDigests {
-                self.disk.set_digest(session, digest.id, made(&digest));
+                let slot = (session, slot_of(context, digest.id));
+                self.disk.set_digest(slot, digest.id, made(&digest));
             }
             let disk = &self.disk;
             context.invariants.digested(session, &digest.uids, |register| disk.value(register));
@@ -133,7 +212,7 @@ impl Server {
     pub(super) fn finish_digest(&mut self, context: &mut Context, key: OpKey, operation: &Operation) {
         let now = self.clock.read(context.now);
         let Some(running) = &mut self.running else { return };
-        let refused = operation.outcome == Outcome::Failed;
+        let (session, refused) = (operation.session, operation.outcome == Outcome::Failed);
         let mut tree = operation.tree.clone();
         let layout = context.config.layout();
         let mut gone = Vec::new();
@@ -151,7 +230,15 @@ impl Server {
         Watched::sabotage(&mut tree, context.config.sabotage);
         let granted = running.table.finish_covered_tree(now, key, &tree);
         check_epochs(context, granted.leases.iter());
-        gone.iter().for_each(|fid| running.give_up_lease(now, operation.session, *fid));
+        gone.iter().for_each(|fid| running.give_up_lease(now, session, *fid));
+        if let Work::Digest(digest) = &operation.work
+            && !refused
+            && self.disk.sessions.contains(&session)
+        {
+            let exist = |object: &Object| self.disk.exists(*object, layout.objects);
+            let decided = digest.locks.iter().copied().filter(exist);
+            running.locks.enter_made(session, decided, Epoch(digest.id.0));
+        }
         let leases = running.leases(operation.session, granted);
         context.note(|| {
             format!("server > {:?} digest {key:?} refused: {refused} {leases:?}", operation.session)
@@ -164,7 +251,51 @@ impl Server {
             };
             context.send_to_client(conn, reply);
         }
+        if let Work::Digest(digest) = &operation.work
+            && refused
+        {
+            self.note_refused(context, session, digest.id);
+        }
+        self.end_turn(context, session);
     }
+}
+
+/// The digests of each session, which are carried out one at a time in the order of their arrival.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    /// The first is the one whose turn it is.
+    waiting: BTreeMap<SessionId, VecDeque<OpKey>>,
+    /// The last one of each slot that was refused, in this run of the server.
+    refused: BTreeMap<(SessionId, Slot), DigestId>,
+}
+
+impl Lines {
+    /// Whether it is its turn at once.
+    fn enter(&mut self, session: SessionId, key: OpKey) -> bool {
+        let line = self.waiting.entry(session).or_default();
+        line.push_back(key);
+        line.len() == 1
+    }
+
+    /// The first is over. Returns the one behind it.
+    fn next(&mut self, session: SessionId) -> Option<OpKey> {
+        let line = self.waiting.get_mut(&session)?;
+        line.pop_front();
+        line.front().copied()
+    }
+
+    /// The client of the session has started anew: those that wait are not asked for any more.
+    pub(super) fn clear(&mut self, session: SessionId) {
+        self.waiting.remove(&session);
+    }
+
+    fn refused(&self, session: SessionId, slot: Slot) -> DigestId {
+        self.refused.get(&(session, slot)).copied().unwrap_or_default()
+    }
+}
+
+fn slot_of(context: &Context, id: DigestId) -> Slot {
+    context.config.digest_slots().op(Sequence(id.0)).slot
 }
 
 /// It gives a directory another parent.

@@ -6,7 +6,7 @@ use crate::layout::{Layout, Tree};
 use crate::message::{Content, DigestCall, Object, OpUid, Register, Stamp, Value, object_of};
 use soda_lease::table::TreeChanges;
 use soda_oplog::{Change, DigestId, Fate, Record};
-use soda_types::{FileKind, Sequence, SessionId};
+use soda_types::{FileKind, Sequence, SessionId, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
@@ -20,8 +20,8 @@ pub(super) struct Disk {
     names: BTreeSet<(Object, Register)>,
     /// The last reply of each slot.
     replies: BTreeMap<(SessionId, usize), Reply>,
-    /// The last digest of each session, and what it made.
-    digests: BTreeMap<SessionId, (DigestId, Vec<Object>)>,
+    /// The last digest of each slot, and what it made.
+    digests: BTreeMap<(SessionId, Slot), (DigestId, Vec<Object>)>,
     /// The last digest of each session that is on the medium.
     durable: BTreeMap<SessionId, DigestId>,
     /// What was before, for everything since the last sync.
@@ -34,7 +34,7 @@ pub(super) type Reply = (Sequence, Vec<Value>);
 enum Undo {
     Register(Register, Option<Value>),
     Reply((SessionId, usize), Option<Reply>),
-    Digest(SessionId, Option<(DigestId, Vec<Object>)>),
+    Digest((SessionId, Slot), Option<(DigestId, Vec<Object>)>),
 }
 
 /// The record cannot be carried out.
@@ -64,8 +64,14 @@ impl Disk {
         self.replies.get(&(session, slot))
     }
 
-    pub(super) fn digest(&self, session: SessionId) -> Option<&(DigestId, Vec<Object>)> {
-        self.digests.get(&session)
+    pub(super) fn digest(&self, session: SessionId, slot: Slot) -> Option<&(DigestId, Vec<Object>)> {
+        self.digests.get(&(session, slot))
+    }
+
+    /// The last digest of the session that it has.
+    pub(super) fn stored(&self, session: SessionId) -> DigestId {
+        let of_session = self.digests.range((session, Slot(0))..=(session, Slot(u16::MAX)));
+        of_session.map(|(_, (id, _))| *id).max().unwrap_or_default()
     }
 
     pub(super) fn durable(&self, session: SessionId) -> DigestId {
@@ -104,9 +110,9 @@ impl Disk {
         self.undo.push(Undo::Reply((session, slot), before));
     }
 
-    pub(super) fn set_digest(&mut self, session: SessionId, id: DigestId, made: Vec<Object>) {
-        let before = self.digests.insert(session, (id, made));
-        self.undo.push(Undo::Digest(session, before));
+    pub(super) fn set_digest(&mut self, slot: (SessionId, Slot), id: DigestId, made: Vec<Object>) {
+        let before = self.digests.insert(slot, (id, made));
+        self.undo.push(Undo::Digest(slot, before));
     }
 
     /// All or nothing. Returns what has moved in the tree.
@@ -239,13 +245,16 @@ impl Disk {
         self.sync();
         self.sessions.remove(&session);
         self.replies.retain(|(of, _), _| *of != session);
-        self.digests.remove(&session);
+        self.digests.retain(|(of, _), _| *of != session);
         self.durable.remove(&session);
     }
 
     pub(super) fn sync(&mut self) {
         self.undo.clear();
-        self.durable = self.digests.iter().map(|(session, (id, _))| (*session, *id)).collect();
+        for ((session, _), (id, _)) in &self.digests {
+            let durable = self.durable.entry(*session).or_default();
+            *durable = (*durable).max(*id);
+        }
     }
 
     /// Whatever was not synced is gone.
@@ -258,7 +267,7 @@ impl Disk {
             match undo {
                 Undo::Register(register, before) => drop(self.put(register, before)),
                 Undo::Reply(slot, before) => put_back(&mut self.replies, slot, before),
-                Undo::Digest(session, before) => put_back(&mut self.digests, session, before),
+                Undo::Digest(slot, before) => put_back(&mut self.digests, slot, before),
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Who only looks at something may be told by its holder.
 
 use super::{Server, Work};
-use crate::config::Sabotage;
 use crate::context::Context;
 use crate::event::ConnId;
 use crate::message::{Call, Register, Tag, ToClient, Value};
+use crate::sabotage::Sabotage;
 use soda_lease::table::OpKey;
 use soda_types::{Monotonic, SessionId};
 

@@ -5,11 +5,12 @@
 mod digests;
 mod disk;
 mod inquiries;
+mod locks;
+mod mistakes;
 mod places;
 mod sessions;
 
 use crate::clock::{Clock, Time};
-use crate::config::Sabotage;
 use crate::context::Context;
 use crate::deed::Obstacle;
 use crate::event::{ConnId, Event, Step};
@@ -17,7 +18,10 @@ use crate::message::{
     Call, DigestCall, Leases, OpId, OpUid, Register, Tag, ToClient, ToServer, Value, fid_of, first_epoch,
 };
 use crate::network::Kind;
+use crate::sabotage::Sabotage;
+use digests::Lines;
 use disk::Disk;
+use locks::Locks;
 use places::Watched;
 use soda_lease::table::{FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Table, TreeChanges};
 use soda_types::{Epoch, Grant, InUse, Mode, Monotonic, RecallAck, SessionId};
@@ -43,12 +47,16 @@ struct Running {
     client_of: BTreeMap<SessionId, usize>,
     /// How often the client of a session had started when it said so last.
     lives: BTreeMap<SessionId, u64>,
+    /// Those that tell what they had before a restart.
+    reclaiming: BTreeSet<SessionId>,
     silenced: BTreeSet<SessionId>,
     /// Recalls that have been sent once.
     recalled: BTreeSet<(Epoch, Option<Mode>)>,
     ops: BTreeMap<OpKey, Operation>,
     /// Changing operations that are under way: a retry joins them.
     by_slot: BTreeMap<(SessionId, usize), OpKey>,
+    lines: Lines,
+    locks: Locks,
     last_op: u64,
     timer: u64,
     armed: Option<Monotonic>,
@@ -134,10 +142,13 @@ impl Server {
             session_of: BTreeMap::new(),
             client_of: BTreeMap::new(),
             lives: BTreeMap::new(),
+            reclaiming: BTreeSet::new(),
             silenced: BTreeSet::new(),
             recalled: BTreeSet::new(),
             ops: BTreeMap::new(),
             by_slot: BTreeMap::new(),
+            lines: Lines::default(),
+            locks: Locks::default(),
             last_op: 0,
             timer: 0,
             armed: None,
@@ -170,7 +181,10 @@ impl Server {
             Event::ArrivesAtServer(conn, message) | Event::CopyAtServer(conn, message) => {
                 self.handle_message(context, conn, message);
             }
-            Event::ResetAtServer(conn) => self.handle_reset(conn),
+            Event::ResetAtServer(conn) => {
+                self.handle_reset(conn);
+                self.forget_lock_waits_on(context, conn);
+            }
             Event::ServerTimer { generation } => {
                 let now = self.clock.read(context.now);
                 if let Some(running) = &mut self.running
@@ -178,6 +192,7 @@ impl Server {
                 {
                     running.armed = None;
                     running.table.handle_timeout(now);
+                    self.contest_locks(now);
                 }
             }
             Event::ServerSyncs { life } if life == self.disk.starts && self.running.is_some() => {
@@ -249,11 +264,12 @@ impl Server {
             ToServer::Request { tag, session, uid, op, call } => {
                 self.request(context, (conn, tag), session, uid, op, call);
             }
-            ToServer::Reclaim { tag, claims, step } => {
+            ToServer::Reclaim { tag, claims, locks, step } => {
                 if let Some(session) = session {
-                    self.reclaim(context, (conn, tag), session, &claims, step);
+                    self.reclaim(context, (conn, tag), session, (claims.as_slice(), locks.as_slice()), step);
                 }
             }
+            ToServer::Lock { tag, object, call } => self.lock_call(context, (conn, tag), object, call),
             ToServer::Acks(acks) => {
                 if let Some(session) = session {
                     let _ = running.traffic(context, now, session);
@@ -467,6 +483,24 @@ impl Server {
         context.after(delay, Event::ServerStep { life, op, step: Step::Apply });
     }
 
+    fn refused(&mut self, context: &mut Context, key: OpKey, refusal: Refusal) {
+        let Some(running) = &mut self.running else { return };
+        let Some(operation) = running.ops.remove(&key) else { return };
+        if let Some(op) = operation.op {
+            running.by_slot.remove(&(operation.session, op.slot));
+        }
+        if let Work::Digest(digest) = &operation.work {
+            return self.digest_refused(context, digest.id, &operation, refusal);
+        }
+        for (conn, tag) in operation.reply_to {
+            match refusal {
+                Refusal::SessionEnded => context.send_to_client(conn, ToClient::SessionEnded { tag }),
+                // It comes again on the next connection.
+                Refusal::NotHeld(_) | Refusal::Unplaced(_) => context.break_connection(conn),
+            }
+        }
+    }
+
     /// Carries out what the table wants, and sets the timer.
     fn pump(&mut self, context: &mut Context) {
         let now = self.clock.read(context.now);
@@ -480,25 +514,7 @@ impl Server {
                 {
                     self.begin(context, op);
                 }
-                Output::Refuse(op, refusal) => {
-                    if let Some(operation) = running.ops.remove(&op) {
-                        if let Some(op) = operation.op {
-                            running.by_slot.remove(&(operation.session, op.slot));
-                        }
-                        for (conn, tag) in operation.reply_to {
-                            match refusal {
-                                Refusal::SessionEnded => {
-                                    context.send_to_client(conn, ToClient::SessionEnded { tag });
-                                }
-                                Refusal::NotHeld(_) => {
-                                    context.send_to_client(conn, ToClient::DigestRefused { tag });
-                                }
-                                // It comes again on the next connection.
-                                Refusal::Unplaced(_) => context.break_connection(conn),
-                            }
-                        }
-                    }
-                }
+                Output::Refuse(op, refusal) => self.refused(context, op, refusal),
                 Output::Recall { session, recall } => {
                     if context.config.sabotage == Sabotage::SkipAckWait {
                         let ack = RecallAck {
@@ -532,7 +548,7 @@ impl Server {
         }
         self.sabotage_table(context, now);
         let Some(running) = &mut self.running else { return };
-        let wake = running.table.poll_timeout();
+        let wake = running.table.poll_timeout().into_iter().chain(running.locks.wake).min();
         if wake != running.armed {
             running.armed = wake;
             running.timer += 1;
@@ -540,29 +556,6 @@ impl Server {
             if let Some(wake) = wake {
                 let at: Time = self.clock.when(wake);
                 context.schedule(at, Event::ServerTimer { generation });
-            }
-        }
-    }
-
-    /// Mistakes that are made between the table and its driver.
-    fn sabotage_table(&mut self, context: &mut Context, now: Monotonic) {
-        let Some(running) = &mut self.running else { return };
-        if context.config.sabotage != Sabotage::FenceAtOnce {
-            return;
-        }
-        // Whoever leaves a recall unanswered for a third of the deadline is thrown out, expired or not.
-        let patience = context.config.table.recall_deadline / 3;
-        let silent: Vec<SessionId> = running
-            .table
-            .leases(now, usize::MAX)
-            .iter()
-            .filter(|lease| lease.holder.recalled_for.is_some_and(|waited| waited > patience))
-            .map(|lease| lease.holder.session)
-            .collect();
-        for session in silent {
-            self.forget_session(context, session);
-            if let Some(running) = &mut self.running {
-                running.table.close_session(now, session);
             }
         }
     }

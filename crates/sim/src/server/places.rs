@@ -3,11 +3,11 @@
 
 use super::disk::Disk;
 use super::{Running, Server};
-use crate::config::Sabotage;
 use crate::context::Context;
 use crate::layout::{Home, Layout, Tree, is_directory};
 use crate::message::{Call, Leases, Object, TREE, fid_of, object_of};
 use crate::network::Kind;
+use crate::sabotage::Sabotage;
 use soda_lease::table::{Access, Ancestors, Created, Granted, Moved, TreeChanges, TreeVersion};
 use soda_types::{Cause, Coverage, Fid, FileKind, InUse, LeasePart, Monotonic, RecallAck, SessionId};
 

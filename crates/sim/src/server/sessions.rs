@@ -1,15 +1,14 @@
 //! How clients come, come back, reclaim what they held, and go.
 
 use super::{NO_SESSION, Server, check_epochs};
-use crate::config::Sabotage;
 use crate::context::Context;
 use crate::event::ConnId;
 use crate::layout::Tree;
-use crate::message::{Claim, Standing, Tag, ToClient, object_of};
+use crate::message::{Claim, Object, Standing, Tag, ToClient, object_of};
+use crate::sabotage::Sabotage;
 use soda_lease::table::{Ancestors, OpKey, Outcome};
-use soda_oplog::DigestId;
 use soda_protocol::ReclaimStep;
-use soda_types::{Grant, Scope, SessionId};
+use soda_types::{Grant, Lock, Scope, SessionId};
 
 impl Server {
     /// Each lease is granted anew if the object is in the state in which the client takes it to be. If it is not, the client
@@ -20,7 +19,7 @@ impl Server {
         context: &mut Context,
         (conn, tag): (ConnId, Tag),
         session: SessionId,
-        claims: &[Claim],
+        (claims, locks): (&[Claim], &[(Object, Lock)]),
         step: ReclaimStep,
     ) {
         let now = self.clock.read(context.now);
@@ -41,13 +40,17 @@ impl Server {
             context.send_to_client(conn, ToClient::SessionEnded { tag });
             return;
         };
+        // A copy that comes late tells of what may have been given up since.
+        let is_now = running.control.get(&session) == Some(&conn) && running.reclaiming.contains(&session);
+        let lost = if is_now { running.locks.reclaim(session, locks) } else { Vec::new() };
         if step == ReclaimStep::Last {
+            running.reclaiming.remove(&session);
             running.table.finish_reclaim(now, session);
         }
         check_epochs(context, answers.iter().flatten());
         let answers =
             claims.iter().zip(answers).map(|(claim, answer)| answer.filter(|_| is_so(claim))).collect();
-        context.send_to_client(conn, ToClient::Reclaimed { tag, answers });
+        context.send_to_client(conn, ToClient::Reclaimed { tag, answers, lost });
     }
 
     pub(super) fn hello(
@@ -68,7 +71,10 @@ impl Server {
         }
         let known = resume.filter(|session| running.traffic(context, now, *session).is_ok());
         let (session, standing) = match known {
-            Some(session) if running.table.grace_left(now).is_some() => (session, Standing::Reclaim),
+            Some(session) if running.table.grace_left(now).is_some() => {
+                running.reclaiming.insert(session);
+                (session, Standing::Reclaim)
+            }
             Some(session) => {
                 running.table.handle_reconnect(now, session);
                 (session, Standing::Resumed)
@@ -97,8 +103,9 @@ impl Server {
         }
         let term = context.config.table.session_term;
         let boot = self.disk.starts;
-        let stored = self.disk.digest(session).map_or(DigestId(0), |(id, _)| *id);
+        let stored = self.disk.stored(session);
         context.send_to_client(conn, ToClient::Welcome { tag, session, standing, term, boot, stored });
+        self.recall_locks_again(context, session);
     }
 
     /// The client has started anew and goes on with its session: nothing that it asked for before may be done from now
@@ -120,6 +127,9 @@ impl Server {
             let _ = running.table.finish(now, key, Outcome::Failed);
         }
         running.by_slot.retain(|(of, _), _| *of != session);
+        running.lines.clear(session);
+        // Its processes are gone.
+        self.free_locks(context, session);
     }
 
     /// The session has ended, and that is on disk before anything else is done.
@@ -129,5 +139,6 @@ impl Server {
         if let Some(running) = &mut self.running {
             running.control.remove(&session);
         }
+        self.free_locks(context, session);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{ConnId, Link, Pending, Sent, Table};
 use soda_protocol::DigestSlots;
+use soda_types::Sequence;
 
 /// What becomes of a digest that the server did not apply because it had not applied the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,10 +44,13 @@ impl<C> Link<C> {
         OutOfTurn::Again
     }
 
-    /// Takes the digests out that are under way: they are not sent again.
-    pub(crate) fn take_digests(&self, slots: DigestSlots) -> Vec<Pending<C>> {
+    /// Takes the digests out that have no answer, from this number on: they are not sent again.
+    pub(crate) fn take_digests(&self, slots: DigestSlots, from: u64) -> Vec<Pending<C>> {
         let mut table = crate::lock(&self.table);
-        let taken = table.pending.extract_if(.., |_, pending| pending.is_in(slots));
+        let is_after = |pending: &Pending<C>| {
+            pending.slot.as_ref().is_some_and(|guard| guard.op.sequence >= Sequence(from))
+        };
+        let taken = table.pending.extract_if(.., |_, pending| pending.is_in(slots) && is_after(pending));
         taken.map(|(_, pending)| pending).collect()
     }
 }

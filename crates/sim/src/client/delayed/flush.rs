@@ -1,16 +1,17 @@
-//! Digests: one under way at a time, for somebody who waits, by age, or by size. And what waits for them.
+//! Digests: for somebody who waits, by age, or by size; some of them without waiting for the answer to the one before. And what
+//! waits for them.
 
 use super::local::touched;
-use super::{Delayed, Sending, Settling};
+use super::{Chosen, Delayed, Kept, Sending, Settling};
 use crate::client::{Asked, Client, Link};
-use crate::config::Sabotage;
 use crate::context::Context;
-use crate::message::{
-    Call, Content, DigestCall, Leases, Object, Register, Stamp, Tag, ToServer, fid_of, object_of,
-};
+use crate::event::ConnId;
+use crate::message::{Call, DigestCall, Object, Register, Stamp, Tag, ToServer, fid_of, object_of};
 use crate::network::Kind;
+use crate::sabotage::Sabotage;
 use soda_oplog::{Digest, DigestId, DigestLimits, Log};
-use soda_types::{Fid, Monotonic};
+use soda_protocol::DigestSlots;
+use soda_types::{Epoch, Fid, Monotonic, SessionId};
 use std::collections::BTreeMap;
 
 impl Client {
@@ -26,54 +27,85 @@ impl Client {
                 self.send_op(context, tag);
             }
         }
+        self.pursue_all(context);
         self.look_at_deferred(context);
         self.answer_owed(context);
         let (Link::Up(conn), Some(session)) = (&self.link, self.holder.session()) else { return };
         let conn = *conn;
-        self.take_digest(context);
+        while self.take_digest(context) == Taken::Some {}
         self.settle(context);
-        let Some(sending) = self.delayed.as_ref().and_then(|delayed| delayed.kept.sending.as_ref()) else {
-            return;
-        };
-        if sending.sent_on == Some(conn) {
-            return;
-        }
-        // The same one again, over each new connection: a packet of an old one may still be applied.
-        let tag = sending.request;
-        let tag = tag.unwrap_or_else(|| self.ask(context, Kind::Control, Asked::Digest));
-        let Some(sending) = self.delayed.as_mut().and_then(|delayed| delayed.kept.sending.as_mut()) else {
-            return;
-        };
-        (sending.request, sending.sent_on) = (Some(tag), Some(conn));
-        let digest = sending.digest.clone();
-        context.send_to_server(conn, ToServer::Digest { tag, session, digest });
+        self.sync_what_is_asked_back(context);
+        self.send_digests(context, conn, session);
     }
 
-    fn take_digest(&mut self, context: &mut Context) {
+    /// The same ones again, in their order, over each new connection: a packet of an old one may still be applied.
+    fn send_digests(&mut self, context: &mut Context, conn: ConnId, session: SessionId) {
         let now = self.clock.read(context.now);
+        let count = self.delayed.as_ref().map_or(0, |delayed| delayed.kept.sent().count());
+        for at in 0..count {
+            let Some(delayed) = &self.delayed else { return };
+            let Some(sending) = delayed.kept.sent().nth(at) else { return };
+            if sending.sent_on == Some(conn) || sending.answer.is_some() {
+                continue;
+            }
+            // Those behind it would be out of turn. Who tells what a former life has left has one at a time.
+            if sending.not_before > now || (delayed.is_settling() && at > 0) {
+                return;
+            }
+            let tag = sending.request;
+            let tag = tag.unwrap_or_else(|| self.ask(context, Kind::Control, Asked::Digest));
+            let Some(delayed) = &mut self.delayed else { return };
+            let Some(sending) = delayed.kept.sent_mut().nth(at) else { return };
+            (sending.request, sending.sent_on) = (Some(tag), Some(conn));
+            let digest = sending.digest.clone();
+            // That the server may have it is on the local disk before.
+            if context.syncs_here() {
+                delayed.sync_here();
+            }
+            context.send_to_server(conn, ToServer::Digest { tag, session, digest });
+        }
+    }
+
+    /// Takes the next digest out of the log, if there may be one.
+    fn take_digest(&mut self, context: &mut Context) -> Taken {
+        let now = self.clock.read(context.now);
+        let slots = context.config.digest_slots();
+        if !self.delayed.as_ref().is_some_and(|delayed| delayed.has_slot(slots)) {
+            return Taken::None;
+        }
         let mut wanted: Vec<Fid> = self.holder.recalling();
         let held_back = self.delayed.iter().flat_map(|delayed| &delayed.held_back);
         wanted.extend(held_back.flat_map(|tag| self.depends_on(*tag)).map(fid_of));
-        let Some(delayed) = &mut self.delayed else { return };
-        if delayed.kept.sending.is_some() {
-            return;
-        }
+        wanted.extend(self.locks.wished_for().map(fid_of));
+        let Some(delayed) = &mut self.delayed else { return Taken::None };
         wanted.extend(delayed.owed.iter().flat_map(|owed| owed.fids()));
         let first: Vec<Fid> = wanted.iter().flat_map(|fid| delayed.to_tell_first(*fid)).collect();
         wanted.extend(first);
+        let asked = if delayed.kept.log.has_pending_for(&wanted) { Asking::Yes } else { Asking::No };
+        if !delayed.goes_behind_others(now, asked) {
+            return Taken::None;
+        }
         let limits = DigestLimits { records: delayed.config.largest, bytes: u64::MAX };
-        let mut ahead = true;
+        let mut chosen = Chosen::Wanted;
         let mut digest = delayed.kept.log.take_for(&wanted, limits);
         if digest.is_none() && delayed.is_due(now) {
-            ahead = false;
+            chosen = Chosen::InOrder;
             digest = delayed.kept.log.take(limits);
         }
-        let Some(mut digest) = digest else { return };
+        let Some(mut digest) = digest else { return Taken::None };
+        let ahead = chosen == Chosen::Wanted;
         if ahead && context.config.sabotage == Sabotage::SendPart && digest.records.len() > 1 {
             digest.records.remove(0);
         }
         context.note(|| format!("client{}  {:?} {:?} ahead: {ahead}", self.number, digest.id, digest.lsns));
-        delayed.begin_sending(digest);
+        context.behind_others += u64::from(!delayed.kept.under_way.is_empty());
+        let epoch = Epoch(digest.id.0);
+        let made = digest.records.iter().filter_map(|record| record.change.creates());
+        let locks: Vec<Object> =
+            made.filter(|fid| self.locks.delegate.tell(*fid, epoch)).map(object_of).collect();
+        let locks = if context.config.sabotage == Sabotage::TellWithoutLocks { Vec::new() } else { locks };
+        delayed.begin_sending(digest, chosen, locks);
+        Taken::Some
     }
 
     /// After a crash: when all that was left has been told, it is made durable, and then programs begin.
@@ -83,9 +115,10 @@ impl Client {
             context.note(|| format!("client{}  goes on", self.number));
             delayed.settling = Settling::No;
         } else if delayed.is_clean()
-            && !self.requests.values().any(|request| matches!(request.what, Asked::Settle))
+            && !self.requests.values().any(|request| matches!(request.what, Asked::Settle(_)))
         {
-            let tag = self.ask(context, Kind::Control, Asked::Settle);
+            let mark = delayed.mark();
+            let tag = self.ask(context, Kind::Control, Asked::Settle(mark));
             self.send_op(context, tag);
         }
     }
@@ -117,63 +150,11 @@ impl Client {
         self.depends_on(tag).into_iter().any(|object| delayed.kept.log.concerns(fid_of(object)))
     }
 
-    pub(in crate::client) fn handle_digested(&mut self, context: &mut Context, tag: Tag, leases: &Leases) {
-        let Some(request) = self.requests.remove(&tag) else { return };
-        self.take_answer(context, request.ticket, leases);
-        let Some(delayed) = &mut self.delayed else { return };
-        let Some(sending) = delayed.kept.sending.take_if(|sending| sending.request == Some(tag)) else {
-            return;
-        };
-        delayed.kept.log.handle_applied(sending.digest.id);
-        // What it made is like any other inode from now on.
-        let made: Vec<Object> =
-            sending.lsns.iter().filter_map(|lsn| delayed.kept.written.get(lsn)?.makes).collect();
-        for object in made {
-            if !delayed.made.remove(&object) {
-                continue;
-            }
-            let holding = self.holder.cacheable(request.ticket, fid_of(object));
-            let values = delayed.values.extract_if(.., |register, _| register.object == object);
-            for (register, value) in values {
-                self.caches.see(register, value);
-                if let Some(holding) = holding {
-                    self.caches.fill(register, value, holding);
-                }
-            }
-        }
-        let told = sending.lsns.iter().filter_map(|lsn| delayed.kept.written.get(lsn));
-        let gone =
-            told.flat_map(|written| &written.effects).filter(|(_, value)| value.content == Content::Gone);
-        gone.for_each(|(register, _)| self.holder.forget(register.fid()));
-        self.end_own_moves(sending.lsns);
-    }
-
-    /// No lease covers it any more.
-    pub(in crate::client) fn handle_digest_refused(&mut self, context: &mut Context, tag: Tag) {
-        let Some(request) = self.requests.remove(&tag) else { return };
-        self.holder.fail_request(request.ticket);
-        let Some(delayed) = &mut self.delayed else { return };
-        let Some(sending) = delayed.kept.sending.take_if(|sending| sending.request == Some(tag)) else {
-            return;
-        };
-        context.note(|| format!("client{}  {:?} was refused", self.number, sending.digest.id));
-        let fids = sending
-            .lsns
-            .iter()
-            .filter_map(|lsn| delayed.kept.written.get(lsn))
-            .flat_map(|written| &written.changes)
-            .map(|object| fid_of(*object))
-            .collect::<Vec<_>>();
-        delayed.kept.lost(sending.digest.id);
-        self.begin_lost_moves(context);
-        let uncovered = self.uncovered();
-        self.give_up(context, if uncovered.is_empty() { &fids } else { &uncovered });
-    }
-
     pub(in crate::client) fn handle_durable(&mut self, durable: DigestId) {
         if let Some(delayed) = &mut self.delayed {
             // It may be heard of before the answer to the digest, which is still needed then.
-            let answered = delayed.kept.sending.as_ref().map_or(durable.0, |sending| sending.digest.id.0 - 1);
+            let first = delayed.kept.under_way.front();
+            let answered = first.map_or(durable.0, |sending| sending.digest.id.0 - 1);
             let durable = durable.min(DigestId(answered));
             delayed.kept.log.handle_durable(durable);
             delayed.kept.written.retain(|_, written| written.digest.is_none_or(|digest| digest > durable));
@@ -183,9 +164,25 @@ impl Client {
     /// When the log wants to be sent.
     pub(in crate::client) fn digest_due(&self) -> Option<Monotonic> {
         let delayed = self.delayed.as_ref()?;
-        let is_free = delayed.kept.sending.is_none();
-        is_free.then(|| delayed.kept.log.oldest_pending()).flatten().map(|oldest| oldest + delayed.config.age)
+        let oldest = || delayed.kept.log.oldest_pending().map(|oldest| oldest + delayed.config.age);
+        let by_age = if delayed.kept.is_sending() { None } else { oldest() };
+        let turned_away = delayed.kept.sent().find(|sending| sending.sent_on.is_none());
+        by_age.into_iter().chain(turned_away.map(|sending| sending.not_before)).min()
     }
+}
+
+/// Whether somebody waits for what is pending.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asking {
+    Yes,
+    No,
+}
+
+/// Whether there was a digest to be taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Taken {
+    Some,
+    None,
 }
 
 impl Delayed {
@@ -194,18 +191,53 @@ impl Delayed {
         self.is_settling() || old || self.kept.log.backlog(now).records >= self.config.records
     }
 
-    fn begin_sending(&mut self, digest: Digest) {
+    /// Whether another digest may be under way at all.
+    fn has_slot(&self, slots: DigestSlots) -> bool {
+        let Some(first) = self.kept.under_way.front() else { return self.kept.doomed.is_empty() };
+        let open = (self.kept.log.last_digest().0 + 1).saturating_sub(first.digest.id.0);
+        self.kept.doomed.is_empty() && !self.is_settling() && open < slots.most_open() as u64
+    }
+
+    /// Behind one another go those of which there is much, and what somebody waits for goes behind what nobody does.
+    fn goes_behind_others(&self, now: Monotonic, asked: Asking) -> bool {
+        let under_way = &self.kept.under_way;
+        let Some(last) = under_way.back() else { return true };
+        let goes_on = last.lsns.len() >= self.config.largest
+            || under_way.iter().all(|sending| sending.chosen == Chosen::InOrder);
+        self.kept.log.backlog(now).records >= self.config.records || (goes_on && asked == Asking::Yes)
+    }
+
+    fn begin_sending(&mut self, digest: Digest, chosen: Chosen, locks: Vec<Object>) {
         let mut stamps: BTreeMap<Register, Stamp> = BTreeMap::new();
         let mut uids = Vec::new();
         for lsn in &digest.lsns {
             if let Some(written) = self.kept.written.get_mut(lsn) {
                 written.digest = Some(digest.id);
                 uids.push(written.uid);
+                self.told.extend(written.makes);
                 stamps.extend(written.effects.iter().map(|(register, value)| (*register, value.stamp)));
             }
         }
         let Digest { id, lsns, records } = digest;
-        let digest = DigestCall { id, records, stamps: stamps.into_iter().collect(), uids };
-        self.kept.sending = Some(Sending { digest, lsns, request: None, sent_on: None });
+        let after = self.kept.under_way.back().map(|before| before.digest.id);
+        let stamps = stamps.into_iter().collect();
+        let digest = DigestCall { id, after, records, locks, stamps, uids };
+        let (request, sent_on, not_before, answer) = (None, None, Monotonic::ZERO, None);
+        self.kept.under_way.push_back(Sending { digest, lsns, chosen, request, sent_on, not_before, answer });
+    }
+}
+
+impl Kept {
+    pub(super) fn is_sending(&self) -> bool {
+        !self.under_way.is_empty() || !self.doomed.is_empty()
+    }
+
+    /// All that have no answer.
+    pub(super) fn sent(&self) -> impl Iterator<Item = &Sending> {
+        self.doomed.iter().chain(&self.under_way)
+    }
+
+    pub(super) fn sent_mut(&mut self) -> impl Iterator<Item = &mut Sending> {
+        self.doomed.iter_mut().chain(&mut self.under_way)
     }
 }

@@ -1,9 +1,9 @@
 //! What others only look at is described to them by the holder of the write lease, which keeps it.
 
 use crate::client::{Asked, Client, Power, Request};
-use crate::config::Sabotage;
 use crate::context::Context;
 use crate::message::{Call, Content, Leases, Register, Tag, ToServer, Value};
+use crate::sabotage::Sabotage;
 use soda_types::Mode;
 
 impl Client {

@@ -3,12 +3,12 @@
 
 use super::Written;
 use crate::client::{Asked, Client};
-use crate::config::Sabotage;
 use crate::context::Context;
 use crate::deed::{Deed, Obstacle, is_directory};
 use crate::invariants::Shape;
 use crate::layout::Tree;
 use crate::message::{Call, Content, Object, OpUid, Register, Value, fid_of};
+use crate::sabotage::Sabotage;
 use soda_types::{Fid, Mode, Monotonic, Timestamp};
 
 impl Client {

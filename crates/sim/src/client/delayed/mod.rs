@@ -4,28 +4,33 @@
 //! * `choose`: what programs do next;
 //! * `local`: what may be done without the server;
 //! * `moves`: names that move, as the lease holder has to know them;
-//! * `flush`: digests, and what waits for them;
+//! * `flush`: digests, which of them are under way, and what waits for them;
+//! * `answered`: what becomes of a digest;
 //! * `recalls`: nothing is handed over before the server has it;
+//! * `local_disk`: what a power cut of the client leaves of its log, and what fsync is content with;
 //! * `restart`: what a new run of the server has, and what it has lost.
 
+mod answered;
 mod choose;
 mod flush;
 mod inquiries;
 mod local;
+mod local_disk;
 mod moves;
 mod recalls;
 mod restart;
 
 pub(super) use choose::Plan;
+pub(super) use local_disk::Mark;
 
 use crate::config::{Behind, LogPlace};
 use crate::context::Context;
 use crate::event::ConnId;
-use crate::message::{Content, DigestCall, Object, OpUid, Register, Tag, Value};
+use crate::message::{Content, DigestCall, Leases, Object, OpUid, Register, Tag, Value};
 use recalls::Owed;
 use soda_oplog::{DigestId, Log, Lsn};
-use soda_types::{Fid, Recall, SessionId};
-use std::collections::{BTreeMap, BTreeSet};
+use soda_types::{Fid, Monotonic, Recall, SessionId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Debug)]
 pub(super) struct Delayed {
@@ -35,16 +40,18 @@ pub(super) struct Delayed {
     /// Inodes that were made here and that the server has not heard of: nobody else can reach them.
     made: BTreeSet<Object>,
     values: BTreeMap<Register, Value>,
+    /// Inodes whose making has been in a digest.
+    told: BTreeSet<Object>,
     /// Requests that wait until the server has what they depend on.
     held_back: BTreeSet<Tag>,
     owed: Vec<Owed>,
-    /// Questions about parts of deep leases that are looked at when the digest under way has its answer.
-    deferred: Vec<Recall>,
+    /// Questions about parts of deep leases that are looked at when the digests under way have their answers, up to this one.
+    deferred: Vec<(Recall, DigestId)>,
     /// Own moves that the server has not been told, as the lease holder numbers them.
     moves: BTreeMap<Lsn, Vec<u64>>,
     /// For [`Sabotage::ChangeWhileRecalled`].
     ///
-    /// [`Sabotage::ChangeWhileRecalled`]: crate::config::Sabotage::ChangeWhileRecalled
+    /// [`Sabotage::ChangeWhileRecalled`]: crate::sabotage::Sabotage::ChangeWhileRecalled
     looked_clean: BTreeSet<Fid>,
     /// What programs believe that names mean.
     view: BTreeMap<Register, Content>,
@@ -52,6 +59,7 @@ pub(super) struct Delayed {
     /// Numbers of inodes are never used twice.
     last_object: Object,
     settling: Settling,
+    through: local_disk::Through,
 }
 
 /// After a crash nothing new is done before the server's disk has all that was left in the log.
@@ -71,7 +79,15 @@ struct Kept {
     log: Log,
     /// What is in the log.
     written: BTreeMap<Lsn, Written>,
-    sending: Option<Sending>,
+    /// Digests under way, in their order.
+    under_way: VecDeque<Sending>,
+    /// Those that were sent behind one that the server has refused: it will not apply them, and nothing goes before each of them
+    /// has its answer.
+    doomed: VecDeque<Sending>,
+    /// The local disk has the log up to here.
+    synced: Lsn,
+    /// fsync has returned for the log up to here, because that is so.
+    promised: Lsn,
 }
 
 /// A record of the log.
@@ -90,13 +106,32 @@ struct Written {
     handed_over: bool,
 }
 
-/// The digest under way.
+/// A digest without an answer.
 #[derive(Debug)]
 struct Sending {
     digest: DigestCall,
     lsns: Vec<Lsn>,
+    chosen: Chosen,
     request: Option<Tag>,
     sent_on: Option<ConnId>,
+    /// It was turned away, and does not go again before.
+    not_before: Monotonic,
+    /// Read when those before it have theirs.
+    answer: Option<Answer>,
+}
+
+/// Why a digest holds what it holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Chosen {
+    InOrder,
+    /// Somebody waits for it.
+    Wanted,
+}
+
+#[derive(Debug)]
+enum Answer {
+    Applied(Leases),
+    Refused,
 }
 
 impl Written {
@@ -112,6 +147,7 @@ impl Delayed {
             kept: Kept::default(),
             made: BTreeSet::new(),
             values: BTreeMap::new(),
+            told: BTreeSet::new(),
             held_back: BTreeSet::new(),
             owed: Vec::new(),
             deferred: Vec::new(),
@@ -121,6 +157,7 @@ impl Delayed {
             known: Vec::new(),
             last_object: 1000 + client as Object * 10_000_000,
             settling: Settling::No,
+            through: local_disk::Through::default(),
         }
     }
 
@@ -128,9 +165,24 @@ impl Delayed {
         self.kept.session
     }
 
+    /// Whether it was made here, and the server has never been told of it: nobody else can know of it.
+    pub(super) fn is_known_here_alone(&self, object: Object) -> bool {
+        self.made.contains(&object) && !self.told.contains(&object)
+    }
+
+    /// Whether the server lacks something of it.
+    pub(super) fn is_ahead(&self, fid: Fid) -> bool {
+        self.kept.log.concerns(fid)
+    }
+
+    /// What programs have come to know.
+    pub(super) fn known(&self) -> &[Object] {
+        &self.known
+    }
+
     /// Nothing is in the log that the server lacks.
     pub(super) fn is_clean(&self) -> bool {
-        self.kept.log.oldest_pending().is_none() && self.kept.sending.is_none()
+        self.kept.log.oldest_pending().is_none() && !self.kept.is_sending()
     }
 
     /// Nor can a power cut of the server give anything back to the log, and no recall waits for what is to be told.
@@ -148,9 +200,14 @@ impl Delayed {
         if self.config.log == LogPlace::Memory {
             self.lose_log(context);
         }
-        if let Some(sending) = &mut self.kept.sending {
-            (sending.request, sending.sent_on) = (None, None);
+        // As its log has them: each is told after the other, whatever was said of those before.
+        for sending in &mut self.kept.under_way {
+            (sending.request, sending.sent_on, sending.answer) = (None, None, None);
+            (sending.digest.after, sending.not_before) = (None, Monotonic::ZERO);
+            // The processes that had locks are gone.
+            sending.digest.locks.clear();
         }
+        self.kept.doomed.clear();
         self.lose_memory();
         if !self.kept.written.is_empty() {
             self.settling = Settling::Yes;
@@ -166,6 +223,7 @@ impl Delayed {
         if let Some(session) = self.kept.session {
             context.invariants.abandoned(session);
         }
+        self.keep(context, self.kept.written.values().map(|written| written.uid).collect());
         self.kept = Kept { boot: self.kept.boot, ..Kept::default() };
         self.settling = Settling::No;
         // Inodes that were only in the log never were.

@@ -3,10 +3,11 @@
 
 use super::Delayed;
 use crate::client::{Client, Dropping};
-use crate::config::Sabotage;
 use crate::context::Context;
 use crate::deed::is_directory;
 use crate::message::{ToServer, object_of};
+use crate::sabotage::Sabotage;
+use soda_oplog::DigestId;
 use soda_types::{Fid, Recall, RecallAck};
 
 /// An answer that waits until the server has what the objects need.
@@ -53,29 +54,28 @@ impl Client {
         self.owe(context, Owed::NotCovered(ack, uncovered));
     }
 
-    /// Part of a deep lease is asked for, and the answer to a digest is not here yet. It may have been lost with a connection,
-    /// and the server believe that the deep lease covers what the digest made.
+    /// Part of a deep lease is asked for, and answers to digests are not here yet. They may have been lost with a connection, and
+    /// the server believe that the deep lease covers what the digest made.
     pub(in crate::client) fn defers(&mut self, recall: &Recall) -> bool {
-        let sending = self.is_sending();
-        let Some(delayed) = self.delayed.as_mut().filter(|_| sending && recall.part.is_some()) else {
-            return false;
-        };
-        if !delayed.deferred.contains(recall) {
-            delayed.deferred.push(recall.clone());
+        let Some(delayed) = self.delayed.as_mut().filter(|_| recall.part.is_some()) else { return false };
+        let Some(last) = delayed.kept.sent().last().map(|sending| sending.digest.id) else { return false };
+        if !delayed.deferred.iter().any(|(deferred, _)| deferred == recall) {
+            delayed.deferred.push((recall.clone(), last));
         }
         true
     }
 
+    /// Those that have come since are not waited for.
     pub(super) fn look_at_deferred(&mut self, context: &mut Context) {
-        if self.is_sending() {
-            return;
-        }
-        let deferred = self.delayed.as_mut().map(|delayed| std::mem::take(&mut delayed.deferred));
-        deferred.into_iter().flatten().for_each(|recall| self.handle_recall(context, &recall));
+        let Some(delayed) = &mut self.delayed else { return };
+        let first = delayed.kept.sent().next().map(|sending| sending.digest.id);
+        let is_ready = |(_, up_to): &mut (Recall, DigestId)| first.is_none_or(|first| first > *up_to);
+        let ready: Vec<(Recall, DigestId)> = delayed.deferred.extract_if(.., is_ready).collect();
+        ready.iter().for_each(|(recall, _)| self.look_at_recall(context, recall));
     }
 
     pub(in crate::client) fn is_sending(&self) -> bool {
-        self.delayed.as_ref().is_some_and(|delayed| delayed.kept.sending.is_some())
+        self.delayed.as_ref().is_some_and(|delayed| delayed.kept.is_sending())
     }
 
     /// Something that the server has not heard of.
@@ -110,12 +110,14 @@ impl Client {
         let Some(delayed) = &mut self.delayed else { return };
         let (log, clean) = (&delayed.kept.log, &delayed.looked_clean);
         let is_told = |fid: &Fid| !delayed.to_tell_first(*fid).iter().any(|fid| log.concerns(*fid));
+        let careless = context.config.sabotage == Sabotage::HandOverPromised;
+        let is_durable = |fid: &Fid| careless || !delayed.is_promised(*fid);
         let part_hasty = context.config.sabotage == Sabotage::AnswerPartBeforeFlush;
         let is_part = |owed: &Owed| matches!(owed, Owed::Finish(dropping) if Client::is_of_part(dropping));
         let is_ready = |owed: &Owed| {
             hasty
                 || (part_hasty && is_part(owed))
-                || owed.fids().iter().all(|fid| is_told(fid) || clean.contains(fid))
+                || owed.fids().iter().all(|fid| is_durable(fid) && (is_told(fid) || clean.contains(fid)))
         };
         let (ready, rest) = delayed.owed.iter().cloned().partition::<Vec<Owed>, _>(is_ready);
         delayed.owed = rest;

@@ -2,10 +2,10 @@
 
 use super::{Kept, Written};
 use crate::client::Client;
-use crate::config::Sabotage;
 use crate::context::Context;
 use crate::layout::{Layout, Tree};
 use crate::message::{Claim, Object, OpUid, Register, Stamp, Value, fid_of, object_of};
+use crate::sabotage::Sabotage;
 use soda_oplog::DigestId;
 use soda_types::{Epoch, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,16 +24,18 @@ impl Client {
         delayed.kept.session = Some(session);
         delayed.kept.stored = stored;
         let is_new_run = std::mem::replace(&mut delayed.kept.boot, boot) != boot;
+        if sabotage == Sabotage::RenumberOnReconnect
+            && !is_new_run
+            && let Some(first) = delayed.kept.under_way.front().map(|sending| sending.digest.id)
+        {
+            delayed.kept.lost(first);
+            self.locks.lose_digests(first);
+            return self.stop_sending_from(first);
+        }
         if !is_new_run || sabotage == Sabotage::ForgetLost {
             return;
         }
         let first_lost = DigestId(stored.0 + 1);
-        // Nothing of ours is on the way to this run yet, so what it does not have it will not get.
-        if let Some(sending) = delayed.kept.sending.take_if(|sending| sending.digest.id >= first_lost)
-            && let Some(request) = sending.request.and_then(|tag| self.requests.remove(&tag))
-        {
-            self.holder.fail_request(request.ticket);
-        }
         let is_lost = |written: &&Written| written.digest.is_some_and(|digest| digest >= first_lost);
         let mut uncovered: Vec<Fid> = delayed
             .kept
@@ -44,8 +46,14 @@ impl Client {
             .flat_map(|written| written.changes.iter().chain(&written.makes))
             .map(|object| fid_of(*object))
             .collect();
-        delayed.kept.lost(first_lost);
-        self.begin_lost_moves(context);
+        // Nothing of ours is on the way to this run yet, so what it does not have it will not get. Also what has no answer: it
+        // may rest on what this run has lost, of others, too.
+        if sabotage != Sabotage::KeepInDoubt || delayed.kept.log.has_undurable_from(first_lost) {
+            delayed.kept.lost(first_lost);
+            self.locks.lose_digests(first_lost);
+            self.stop_sending_from(first_lost);
+            self.begin_lost_moves(context);
+        }
         let Some(delayed) = &mut self.delayed else { return };
         if sabotage != Sabotage::ForgetThrough {
             uncovered.extend(delayed.kept.chains().1.into_iter().map(fid_of));
@@ -161,7 +169,10 @@ impl Client {
         let uids: Vec<OpUid> = lost.iter().map(|written| written.uid).collect();
         context.note(|| format!("client{}  gives up {uids:?}", self.number));
         context.invariants.given_up(&uids);
+        delayed.keep(context, uids);
         self.end_own_moves(records.iter().map(|record| record.lsn));
+        let made = lost.iter().filter_map(|written| written.makes);
+        made.for_each(|object| self.locks.delegate.forget_made(fid_of(object)));
         for object in lost.iter().flat_map(|written| written.changes.iter().chain(&written.makes)) {
             if let Some(delayed) = &mut self.delayed {
                 delayed.forget_made(*object);
@@ -181,7 +192,7 @@ impl Kept {
     /// between they were changed through the server, which has lost that.
     fn chains(&self) -> (BTreeMap<Register, Value>, BTreeSet<Object>) {
         let (mut ends, mut broken) = (BTreeMap::new(), BTreeSet::new());
-        for written in self.written.values().filter(|written| written.digest.is_none()) {
+        for written in self.lacking() {
             for (register, found) in &written.before {
                 if ends.get(register).is_some_and(|end| end != found) {
                     broken.insert(register.object);

@@ -12,11 +12,13 @@
 //! A power cut takes what was not synced. What is still in the log of its client comes again. The rest is lost, and with it
 //! what was made on top: until that is clear, it is in *limbo*: it may be seen, need not be, and may be sent or given up.
 
+mod here;
 mod line;
 
 use super::{Property, Violation};
 use crate::deed::is_directory;
 use crate::message::{Content, Object, OpUid, Register, Value};
+use here::Here;
 use line::Line;
 use soda_types::SessionId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +35,7 @@ pub struct Ahead {
     syncs: BTreeMap<OpUid, Option<SessionId>>,
     /// Of which something was lost in a power cut, and nothing has come to the server since.
     limbo: BTreeSet<Object>,
+    here: Here,
     /// Their logs are gone, so what the server does not have of them it will not get.
     abandoned: BTreeSet<SessionId>,
 }
@@ -265,7 +268,8 @@ impl Ahead {
             let Some(op) = self.ops.get_mut(uid) else { continue };
             if op.state != State::Local {
                 let state = op.state;
-                return violation(Property::Prefix, format!("{uid:?} is in a digest, and {state:?}"));
+                let property = if state == State::Applied { Property::Once } else { Property::Prefix };
+                return violation(property, format!("{uid:?} is in a digest, and {state:?}"));
             }
             for (register, value) in &op.effects {
                 touched.insert(*register);
@@ -435,6 +439,14 @@ impl Ahead {
                 } else {
                     op.state = State::Lost;
                     poison.extend(&op.objects);
+                    if self.here.is_synced(uid) {
+                        return violation(
+                            Property::Synced,
+                            format!(
+                                "a power cut has taken {uid:?}, for which fsync had returned, and no log has it"
+                            ),
+                        );
+                    }
                 }
             }
         }
@@ -519,6 +531,9 @@ impl Ahead {
             if let Some(found) = self.session_ended(session) {
                 return Some(found);
             }
+        }
+        if let Some(found) = self.check_synced_here() {
+            return Some(found);
         }
         let (register, line) = self.lines.iter().find(|(_, line)| line.required() > line.applied())?;
         violation(
