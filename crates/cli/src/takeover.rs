@@ -354,7 +354,8 @@ mod tests {
         let (mut other_end, passed) = UnixStream::pair().unwrap();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&[passed.as_fd()])));
+        let descriptors = [passed.as_fd()];
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
         let begun = [IoSlice::new(b"{\"estate\":")];
         rustix::net::sendmsg(&daemon, &begun, &mut ancillary, SendFlags::NOSIGNAL).unwrap();
         drop((daemon, passed));

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-pub(crate) use places::Place;
 use pages::Staying;
+pub(crate) use places::Place;
 use places::Placed;
 
 const SHARDS: usize = 32;

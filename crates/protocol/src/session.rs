@@ -86,8 +86,8 @@ pub struct SessionWelcome {
     /// a power cut took what was not fsynced. One number for all slots would not do: operations of different slots need
     /// not become durable in the order of their sequences.
     pub stored: Vec<(Slot, Sequence)>,
-    /// By which changes are dated, at this moment. Who makes them later than that counts on from here: the client's calendar may be
-    /// wrong, and what it dates others see.
+    /// By which changes are dated, at this moment. Who makes them later than that counts on from here: the client's calendar may
+    /// be wrong, and what it dates others see.
     pub calendar: Timestamp,
 }
 
