@@ -30,7 +30,7 @@ pub mod network;
 pub mod server;
 pub mod world;
 
-pub use config::{Behind, Copies, Heirs, LogPlace, Order, Sabotage, SimConfig, Writes};
+pub use config::{Behind, Copies, Heirs, LogPlace, Order, Sabotage, SimConfig, TakeOver, Writes};
 pub use context::{Digest, Show};
 pub use invariants::{Property, Violation};
 pub use world::{Report, run};
