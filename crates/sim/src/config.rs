@@ -151,8 +151,20 @@ pub enum Copies {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Heirs {
     Never,
-    /// At each new connection on which nothing is left to be asked again, or told. Of its leases some pass, all as a rule.
+    /// At each new connection on which nothing is left to be asked again, or told. Of its leases some pass, all as a rule; those
+    /// that are being asked for do not.
     AtQuietConnections,
+    /// The same, and with a mistake that is put in on purpose.
+    Mistaken(TakeOver),
+}
+
+/// A mistake in a take-over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TakeOver {
+    /// The kernel drops nothing of what it was told before.
+    KernelKeeps,
+    /// What passes was written down long before, while recalls were still answered.
+    WrittenDownTooEarly,
 }
 
 impl SimConfig {

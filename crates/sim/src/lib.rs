@@ -31,7 +31,9 @@ pub mod sabotage;
 pub mod server;
 pub mod world;
 
-pub use config::{Behind, Copies, Extent, FileLocks, Fsync, Heirs, LogPlace, Order, SimConfig, Writes};
+pub use config::{
+    Behind, Copies, Extent, FileLocks, Fsync, Heirs, LogPlace, Order, SimConfig, TakeOver, Writes,
+};
 pub use context::{Digest, Show};
 pub use invariants::{Property, Violation};
 pub use sabotage::Sabotage;

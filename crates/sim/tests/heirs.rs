@@ -1,7 +1,7 @@
 //! At least 50,000 simulated seconds in which clients' leases pass to other processes, with all faults: a lease that passes has
 //! one holder at any time.
 
-use soda_sim::{Heirs, Show, SimConfig, run};
+use soda_sim::{Heirs, Property, Show, SimConfig, TakeOver, run};
 use std::time::Duration;
 
 const ENOUGH: Duration = Duration::from_secs(50_000);
@@ -29,4 +29,21 @@ fn nothing_goes_wrong_when_another_process_goes_on() {
         seed += 1;
     }
     assert!(heirs > 100, "only {heirs} heirs");
+}
+
+#[test]
+fn mistakes_in_take_overs_are_found() {
+    // Who believes that it has a lease writes under it, or reads what is old, whichever comes first.
+    const TOO_LONG: &[Property] = &[Property::Exclusive, Property::Fresh];
+    for (mistake, expected) in
+        [(TakeOver::KernelKeeps, &[Property::Fresh][..]), (TakeOver::WrittenDownTooEarly, TOO_LONG)]
+    {
+        let found = (1..500).find_map(|seed| {
+            let heirs = Heirs::Mistaken(mistake);
+            let report = run(SimConfig { heirs, ..SimConfig::from_seed(seed) }, Show::No);
+            report.violations.first().map(|violation| (seed, violation.property))
+        });
+        let Some((seed, property)) = found else { panic!("{mistake:?} was not found") };
+        assert!(expected.contains(&property), "{mistake:?} showed as {property:?} with seed {seed}");
+    }
 }

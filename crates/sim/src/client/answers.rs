@@ -13,6 +13,8 @@ use std::time::Duration;
 /// What is dropped from the caches for a recall.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dropping {
+    /// The client's, see [`Client`].
+    pub(super) process: u64,
     of: Of,
     epoch: Epoch,
     /// Each with what is kept of it.
@@ -43,6 +45,7 @@ impl Client {
             self.tell(context, ToServer::Acks(vec![ack]));
             return;
         }
+        let process = self.process;
         let dropping = match self.holder.handle_recall(now, recall) {
             RecallStep::AlreadyGone(ack) if ack.part.is_some() => {
                 return self.nothing_covered(context, ack);
@@ -51,7 +54,7 @@ impl Client {
             RecallStep::Working => return,
             RecallStep::Drop { fid, epoch, keep } => {
                 self.look_too_early(context, fid);
-                Dropping { of: Of::Node(fid), epoch, parts: vec![(fid, keep)] }
+                Dropping { process, of: Of::Node(fid), epoch, parts: vec![(fid, keep)] }
             }
             RecallStep::DropPart { lease, epoch, keep, inside } => {
                 // What a node lease covers besides may stay.
@@ -62,7 +65,7 @@ impl Client {
                 if context.config.sabotage == Sabotage::KeepBelow {
                     parts.retain(|(fid, _)| *fid == recall.asked());
                 }
-                Dropping { of: Of::Deep(lease), epoch, parts }
+                Dropping { process, of: Of::Deep(lease), epoch, parts }
             }
         };
         let term = context.config.table.session_term;

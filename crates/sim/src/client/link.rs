@@ -2,7 +2,7 @@
 
 use super::delayed::Delayed;
 use super::{Asked, Client, Request, new_holder};
-use crate::config::{Heirs, Order};
+use crate::config::{Heirs, Order, TakeOver};
 use crate::context::Context;
 use crate::event::{ConnId, Event};
 use crate::message::{Claim, Object, Standing, Tag, ToServer};
@@ -135,28 +135,37 @@ impl Client {
             self.claim(context, conn, (claims, locks), ReclaimStep::More);
             return;
         }
-        if !is_new && context.config.heirs == Heirs::AtQuietConnections {
+        if !is_new && context.config.heirs != Heirs::Never {
             self.pass_on(context, (session, sent_at, term));
         }
         self.go_on(context, conn);
     }
 
-    /// Another process goes on, if nothing is under way, nor being given up. The kernel drops all that it was told before that
-    /// one answers a recall.
+    /// Another process goes on, if nothing is under way but recalls, which the server asks it again. The kernel drops all that it
+    /// was told before that one answers any.
     fn pass_on(&mut self, context: &mut Context, (session, sent_at, term): (SessionId, Monotonic, Duration)) {
         let is_told = self.delayed.as_ref().is_none_or(Delayed::is_durable);
-        if !self.requests.is_empty() || !self.holder.recalling().is_empty() || !is_told {
+        // An answer that waits for what it needs to be told is not begun once more here.
+        let is_answered = self.delayed.is_none() || self.holder.recalling().is_empty();
+        if !self.requests.is_empty() || !is_answered || !is_told {
             return;
         }
         let now = self.clock.read(context.now);
         let most = if context.rng.chance(1, 4) { 2 } else { usize::MAX };
         let mut heir = new_holder(&context.config);
         heir.start_session(now, sent_at, session, term);
-        heir.take_over(self.holder.hand_over(now, most));
+        let handed = self.holder.hand_over(now, most);
+        let early = self.written_down.replace((session, handed.clone()));
+        let mistake = context.config.heirs;
+        let early = early.filter(|_| mistake == Heirs::Mistaken(TakeOver::WrittenDownTooEarly));
+        heir.take_over(early.filter(|(of, _)| *of == session).map_or(handed, |(_, early)| early));
         context.note(|| format!("client{}  is followed by another process", self.number));
         context.heirs += 1;
+        self.process += 1;
         self.holder = heir;
-        self.caches.drop_all_of_kernel();
+        if mistake != Heirs::Mistaken(TakeOver::KernelKeeps) {
+            self.caches.drop_all_of_kernel();
+        }
     }
 
     fn claim(

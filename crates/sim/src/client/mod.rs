@@ -23,9 +23,10 @@ use link::Link;
 use locks::FileLocks;
 pub use locks::excludes;
 use programs::Process;
+use soda_lease::holder::HandedLeases;
 use soda_lease::{DriftMargin, Holder, HolderConfig, Ticket};
 use soda_protocol::ReclaimStep;
-use soda_types::{Coverage, Fid, Grant, Mode, Monotonic};
+use soda_types::{Coverage, Fid, Grant, Mode, Monotonic, SessionId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -37,6 +38,10 @@ pub struct Client {
     life: u64,
     power: Power,
     holder: Holder,
+    /// How often another process has gone on: what the one before was working on is void.
+    process: u64,
+    /// What the next one takes over, if that is a mistake.
+    written_down: Option<(SessionId, HandedLeases)>,
     caches: Caches,
     /// With delayed writes.
     delayed: Option<Delayed>,
@@ -109,6 +114,8 @@ impl Client {
             life: 0,
             power: Power::On,
             holder: new_holder(config),
+            process: 0,
+            written_down: None,
             caches: Caches::default(),
             delayed: config.delayed().map(|behind| Delayed::new(behind, number)),
             locks: FileLocks::default(),
@@ -205,7 +212,9 @@ impl Client {
             }
             Event::Think { life, process, .. } if life == self.life => self.act(context, work, process),
             Event::LockAgain { life, tag, .. } if life == self.life => self.send_op(context, tag),
-            Event::CachesDropped { life, dropping, .. } if life == self.life => {
+            Event::CachesDropped { life, dropping, .. }
+                if life == self.life && dropping.process == self.process =>
+            {
                 if self.power == Power::Stuck {
                     let again = Event::CachesDropped { client: self.number, life, dropping };
                     context.after(Duration::from_millis(500), again);
