@@ -57,8 +57,8 @@ pub(crate) enum CliError {
     )]
     BusyAndSilent(PathBuf),
     #[error(
-        "{0} is unmounted, but its daemon does not answer: what it had not told its server, if anything, it tells when it goes on; \
-         if it is killed before, that is lost, or stays in the log in its cache-dir"
+        "{0} is unmounted, but its daemon does not answer: what it had not told its server, if anything, it tells when it \
+         goes on; if it is killed before, that is lost, or stays in the log in its cache-dir"
     )]
     SilentDaemon(PathBuf),
     #[error(

@@ -263,36 +263,6 @@ fn mount_returns_when_usable_and_umount_when_gone() {
 }
 
 /// A server that was killed keeps everybody waiting for those whom it knew: the mount is not there before.
-/// A lock that flock(1) has for the command ends with it, and who reads a pipe to its end is not kept by the mount. And a limit for
-/// files of the shell's is an error for who writes beyond it, not the end of the mount.
-#[test]
-fn a_mount_keeps_nothing_of_who_made_it() {
-    if !prerequisites() {
-        return;
-    }
-    let cell = Cell::start(Network::Loopback, 0);
-    let scratch = tempfile::tempdir().unwrap();
-    let (mount, cache) = (scratch.path().join("m"), scratch.path().join("c"));
-    fs::create_dir(&mount).unwrap();
-    let script = r#"
-        exec 9>"$1/lock"; flock 9; ulimit -S -f 100
-        "$2" mount "$3/main" "$4" -o "cache-dir=$5"
-    "#;
-    let mut command = Command::new("bash");
-    command.args(["-c", script, "bash", text(scratch.path())]).arg(soda_binary());
-    command.arg(cell.server.address().to_string()).args([&mount, &cache]);
-    let output = wait::run(&mut command, PATIENCE).output("bash");
-    assert!(output.status.success(), "{output:?}");
-    let lock = fs::File::open(scratch.path().join("lock")).unwrap();
-    assert!(lock.try_lock().is_ok(), "the mount's daemon has the lock");
-
-    let data = vec![7; 1 << 20];
-    fs::write(mount.join("f"), &data).unwrap();
-    fs::File::open(mount.join("f")).unwrap().sync_all().unwrap();
-    assert!(fs::read(mount.join("f")).unwrap() == data);
-    assert!(wait::run(&mut soda(&["umount", text(&mount)]), PATIENCE).output("umount").status.success());
-}
-
 #[test]
 fn mount_returns_when_a_restarted_server_answers() {
     if !prerequisites() {

@@ -151,3 +151,34 @@ fn a_soft_mount_gives_up_after_its_time() {
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.contains("Input/output error"), "{message}");
 }
+
+/// A lock that flock(1) has for the command ends with it, and who reads a pipe to its end is not kept by the mount. And a limit
+/// for files of the shell's does not end the mount.
+#[test]
+fn a_mount_keeps_nothing_of_who_made_it() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 0);
+    let scratch = tempfile::tempdir().unwrap();
+    let (mount, cache) = (scratch.path().join("m"), scratch.path().join("c"));
+    fs::create_dir(&mount).unwrap();
+    let script = r#"
+        exec 9>"$1/lock"; flock 9; ulimit -S -f 100
+        "$2" mount "$3/main" "$4" -o "cache-dir=$5"
+    "#;
+    let mut command = Command::new("bash");
+    command.args(["-c", script, "bash"]).arg(scratch.path()).arg(soda_binary());
+    command.arg(cell.server.address().to_string()).args([&mount, &cache]);
+    let output = wait::run(&mut command, PATIENCE).output("bash");
+    assert!(output.status.success(), "{output:?}");
+    let lock = fs::File::open(scratch.path().join("lock")).unwrap();
+    assert!(lock.try_lock().is_ok(), "the mount's daemon has the lock");
+
+    let data = vec![7; 1 << 20];
+    fs::write(mount.join("f"), &data).unwrap();
+    fs::File::open(mount.join("f")).unwrap().sync_all().unwrap();
+    assert!(fs::read(mount.join("f")).unwrap() == data);
+    let mut umount = Command::new(soda_binary());
+    wait::run(umount.arg("umount").arg(&mount), PATIENCE).expect_success("umount");
+}

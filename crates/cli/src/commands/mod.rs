@@ -127,8 +127,8 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
     Ok(runtime)
 }
 
-/// Has a file that becomes larger than this process may make it be an error, EFBIG, in place of its death by SIGXFSZ (setrlimit(2)):
-/// a shell's `ulimit -f` is meant for what is started by hand, and is passed on to a server. To be called inside a runtime.
+/// Has a file that becomes larger than this process may make it be an error, EFBIG, in place of its death by SIGXFSZ
+/// (setrlimit(2)): a shell's `ulimit -f` is passed on to a server, and not meant for it. To be called inside a runtime.
 fn writes_may_fail() -> Result<(), CliError> {
     use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Fsize);

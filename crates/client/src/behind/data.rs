@@ -16,8 +16,8 @@ use soda_types::semantics;
 use soda_types::{Attr, Fid, FileKind, Monotonic, SetAttr, Timestamp};
 use std::ops::Range;
 
-/// At least what a file has allocated when this range was written. Where its holes are only the server knows: as much as can be in
-/// one is counted, for who finds less than a file's length may take all of it for a hole (tar(1) with `--sparse`).
+/// At least what a file has allocated when this range was written. Where its holes are only the server knows: as much as can
+/// be in one is counted, for who finds less than a file's length may take all of it for a hole (tar(1) with `--sparse`).
 fn allocated_by(attr: &Attr, range: &Range<u64>) -> u64 {
     let beyond = range.end.saturating_sub(range.start.max(attr.size));
     let inside = range.end - range.start - beyond;

@@ -120,7 +120,7 @@ const CROWD_OF_READER: usize = 8;
 const CROWD_OF_WRITER: usize = 64;
 
 impl DeepLeases {
-    /// As measured (PERFORMANCE, "Policies"). Where much is untold its holder tells all of it, as to who walks through the tree, long
-    /// before others have so many holes in it.
+    /// As measured (PERFORMANCE, "Policies"). Where much is untold its holder tells all of it, as to who walks through the tree,
+    /// long before others have so many holes in it.
     pub const DEFAULT_ON: DeepLeases = DeepLeases::On { after: 16, max_holes: 256 };
 }

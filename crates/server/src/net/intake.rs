@@ -3,10 +3,10 @@
 //! What waits for the store waits in memory: digests, each as large as a frame and up to nine of a session, and data of writes. A
 //! store that stalls keeps it there, of all sessions at once. So there is one limit for all of it.
 //!
-//! * *Who gets how much.* A session gets more for what is long only while it has no more than what is left for all (Choudhury and
-//!   Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). So who tells much cannot take all, nobody's
-//!   share has to be set, and there is room for who has nothing there: beside `n` sessions that tell as much as they can the
-//!   `n + 1`th part of the limit.
+//! * *Who gets how much.* A session gets more for what is long only while it has no more than what is left for all (Choudhury
+//!   and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). So who tells much cannot take all,
+//!   nobody's share has to be set, and there is room for who has nothing there: beside `n` sessions that tell as much as they
+//!   can the `n + 1`th part of the limit.
 //! * *Who others wait for* gets what is kept for that, too: what such a session tells need not wait for the disk
 //!   (`call::digest::medium`).
 //! * *What is short* is taken in any case, and counts: it is what others' requests wait for, and what ends them.

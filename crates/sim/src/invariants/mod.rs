@@ -10,8 +10,8 @@
 //! | epochs only grow, across restarts | fencing; Chubby's sequencers | [`epochs`] |
 //! | slow is not dead: nobody who is reachable and answers is thrown out for silence | Lustre evicted clients for one dropped message | [`patience`] |
 //! | once all faults are healed, every operation ends within a bound | openraft's two-phase simulation | [`progress`] |
-//! | with delayed writes: one copy, the server's state is a prefix of each client's history, what was fsynced is never lost, everything else only with its session or in a power cut | issue 3, "What it must withstand" | [`ahead`] |
-//! | no two processes count on file locks that exclude each other; in the end no lock is left that nobody has | issue 3, "Locks" | [`locked`] |
+//! | with delayed writes: one copy, the server's state is a prefix of each client's history, what was fsynced is never lost, everything else only with its session or in a power cut | docs/SEMANTICS.md, "Delayed writes" | [`ahead`] |
+//! | no two processes count on file locks that exclude each other; in the end no lock is left that nobody has | docs/SEMANTICS.md, "Locks" | [`locked`] |
 //! | the same seed gives the same run | slatedb: determinism is itself a test | `tests/determinism.rs` |
 
 pub mod ahead;

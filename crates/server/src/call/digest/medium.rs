@@ -32,9 +32,9 @@ impl Drop for OrLeft {
     }
 }
 
-/// Waits until the medium has all that it was told before, without a place. `instead` is asked, in a place, whether there is another
-/// way: at first, whenever the session is asked for something, and each time `look` has passed, for what stood in that other way
-/// may be gone.
+/// Waits until the medium has all that it was told before, without a place. `instead` is asked, in a place, whether there is
+/// another way: at first, whenever the session is asked for something, and each time `look` has passed, for what stood in that
+/// other way may be gone.
 pub(super) async fn wait(
     sync: &GroupSync,
     places: &Places,
