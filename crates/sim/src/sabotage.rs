@@ -118,7 +118,7 @@ pub enum Sabotage {
 }
 
 impl Sabotage {
-    /// Found with [`SimConfig::deep`].
+    /// Found with [`SimConfig::deep`](crate::SimConfig::deep).
     pub const DEEP: [Sabotage; 7] = [
         Sabotage::ForgetHoles,
         Sabotage::MovesUntold,
@@ -129,7 +129,7 @@ impl Sabotage {
         Sabotage::KeepRemoved,
     ];
 
-    /// Found with [`SimConfig::behind`].
+    /// Found with [`SimConfig::behind`](crate::SimConfig::behind).
     pub const BEHIND: [Sabotage; 19] = [
         Sabotage::AnswerBeforeFlush,
         Sabotage::ChangeWhileRecalled,
@@ -152,10 +152,10 @@ impl Sabotage {
         Sabotage::KeepDescriptions,
     ];
 
-    /// Found with [`SimConfig::behind`] where several digests are under way.
+    /// Found with [`SimConfig::behind`](crate::SimConfig::behind) where several digests are under way.
     pub const DIGESTS: [Sabotage; 2] = [Sabotage::ApplyOutOfTurn, Sabotage::RenumberOnReconnect];
 
-    /// Found with [`SimConfig::behind`] where programs lock files.
+    /// Found with [`SimConfig::behind`](crate::SimConfig::behind) where programs lock files.
     pub const LOCKS: [Sabotage; 4] = [
         Sabotage::ReturnWithoutLocks,
         Sabotage::TellWithoutLocks,
@@ -163,7 +163,7 @@ impl Sabotage {
         Sabotage::LocksInGrace,
     ];
 
-    /// Found with [`SimConfig::behind`] where fsync is content with the client's disk.
+    /// Found with [`SimConfig::behind`](crate::SimConfig::behind) where fsync is content with the client's disk.
     pub const LOCAL: [Sabotage; 4] = [
         Sabotage::SyncHereNothing,
         Sabotage::DropGivenUp,
@@ -171,7 +171,7 @@ impl Sabotage {
         Sabotage::SyncHereShared,
     ];
 
-    /// Found with [`SimConfig::from_seed`].
+    /// Found with [`SimConfig::from_seed`](crate::SimConfig::from_seed).
     pub const ALL: [Sabotage; 13] = [
         Sabotage::SkipAckWait,
         Sabotage::IgnoreDriftMargin,

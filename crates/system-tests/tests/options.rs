@@ -165,11 +165,11 @@ fn a_mount_keeps_nothing_of_who_made_it() {
     fs::create_dir(&mount).unwrap();
     let script = r#"
         exec 9>"$1/lock"; flock 9; ulimit -S -f 100
-        "$2" mount "$3/main" "$4" -o "cache-dir=$5"
+        "$2" mount "$3" "$4" -o "cache-dir=$5"
     "#;
     let mut command = Command::new("bash");
     command.args(["-c", script, "bash"]).arg(scratch.path()).arg(soda_binary());
-    command.arg(cell.server.address().to_string()).args([&mount, &cache]);
+    command.arg(format!("{}/main", cell.server.address())).args([&mount, &cache]);
     let output = wait::run(&mut command, PATIENCE).output("bash");
     assert!(output.status.success(), "{output:?}");
     let lock = fs::File::open(scratch.path().join("lock")).unwrap();
