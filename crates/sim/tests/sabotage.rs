@@ -85,7 +85,6 @@ fn every_mistake_with_local_fsync_is_found() {
 }
 
 #[test]
-#[ignore = "seed 54 loses something for which fsync has returned (ROADMAP): why is not known"]
 fn nothing_goes_wrong_with_local_fsync() {
     assert_eq!((1..150).find(|seed| !run(with_local_fsync(*seed), Show::No).violations.is_empty()), None);
 }

@@ -141,8 +141,10 @@ impl Client {
     }
 
     pub fn stop(&mut self, context: &mut Context, how: End) {
-        // Who has not sent everything does not say goodbye.
-        let unsent = self.delayed.as_ref().is_some_and(|delayed| !delayed.is_clean());
+        // Who has not sent everything does not say goodbye; nor he whose fsync was content with his log, before the server's
+        // disk has it.
+        let is_told = if context.syncs_here() { Delayed::is_durable } else { Delayed::is_clean };
+        let unsent = self.delayed.as_ref().is_some_and(|delayed| !is_told(delayed));
         let how = if unsent && how == End::Goodbye { End::Crash } else { how };
         context.note(|| format!("client{}  ends: {how:?}", self.number));
         self.life += 1;
