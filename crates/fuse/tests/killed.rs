@@ -141,7 +141,7 @@ impl Drop for Answering {
 fn kill_one_that_does_not_end(transport: Transport, death: Signal) {
     let runtime = Runtime::new().unwrap();
     let other = Answering(null::start(Transport::Dev, runtime.handle()));
-    other.0.fs.hold();
+    other.0.fs.hold_fast();
     let dir = new_dir();
     let mut daemon = Daemon::start(dir.path(), transport);
     let mut abort = File::options().write(true).open(control(dir.path()).join("abort")).unwrap();

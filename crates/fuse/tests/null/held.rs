@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering;
 #[derive(Debug, Default)]
 pub(super) struct Held {
     is_holding: bool,
+    /// Not even an INTERRUPT ends what waits.
+    is_deaf: bool,
     waiting: HashMap<u64, (Waits, Reply)>,
     /// INTERRUPTs that came before their request.
     early: Vec<u64>,
@@ -25,6 +27,12 @@ impl Null {
     /// From here on reads wait, and look-ups of what is not there; an INTERRUPT ends these.
     pub(crate) fn hold(&self) {
         self.held.lock().unwrap().is_holding = true;
+    }
+
+    /// The same, and no INTERRUPT ends them.
+    pub(crate) fn hold_fast(&self) {
+        let mut held = self.held.lock().unwrap();
+        (held.is_holding, held.is_deaf) = (true, true);
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -54,6 +62,9 @@ impl Null {
     pub(super) fn interrupt(&self, unique: u64) {
         self.interrupts.fetch_add(1, Ordering::Relaxed);
         let mut held = self.held.lock().unwrap();
+        if held.is_deaf {
+            return;
+        }
         match held.waiting.remove(&unique) {
             Some((_, reply)) => {
                 drop(held);
