@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
         }
     }
     // It may be stopped: what it has not told it can say to nobody.
-    let is_silent = is_plain && daemon.is_none() && !is_dead(&mount.dir);
+    let is_silent = is_plain && daemon.is_none() && control::has_socket(&mount);
     let words = daemon.as_ref().and_then(|daemon| control::last_words(&daemon.socket));
     let daemon = daemon.map(|daemon| daemon.status);
     if arguments.force {
