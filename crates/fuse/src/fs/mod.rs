@@ -1,8 +1,8 @@
 //! Requests of the kernel turned into calls of the client, and its answers into what the kernel may keep.
 //!
 //! The rules of the kernel's caches live here and in [`crate::notify`]:
-//! - a time-out is what is left of the lease, taken in an [`soda_client::Answering`] section around the write of the
-//!   answer;
+//! - a time-out is what is left of the lease, or a little less, taken in an [`soda_client::Answering`] section around the
+//!   write of the answer;
 //! - a handle that can write is direct, so that no local reader sees a write before it is everybody's; one that can
 //!   only read uses the kernel's pages while a lease covers the file;
 //! - attributes are never handed out while the kernel may hold pages of another version of the data, and no page of an
