@@ -1,7 +1,7 @@
 //! What programs on two machines do with one tree: the reference model says what each must see.
 
 use soda_model::{Alphabet, Generator, Placement, Rng};
-use soda_system_tests::cell::{Cell, LONG_TERM, PATIENCE, Setting, prerequisites};
+use soda_system_tests::cell::{Cell, LONG_TERM, PATIENCE, Setting, copy_program, prerequisites};
 use soda_system_tests::tree::{Comparison, RealTree};
 use soda_system_tests::wait;
 use soda_system_tests::workload::seed;
@@ -342,7 +342,7 @@ fn a_program_that_runs_is_not_cut_off() {
     }
     let cell = Cell::unhurried(1);
     let program = cell.roots()[0].join("program");
-    fs::copy("/bin/sleep", &program).unwrap();
+    copy_program(Path::new("/bin/sleep"), &program);
     let size = fs::metadata(&program).unwrap().len();
     let mut running = Command::new(&program).arg("100").spawn().unwrap();
     // O_RDONLY with O_TRUNC: the flag that must not take effect before the kernel has looked who executes the file.

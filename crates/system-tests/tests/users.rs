@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, getrlimit};
 use soda_system_tests::cell::{
-    Cell, Network, PATIENCE, is_mounted, prerequisites, skip, skip_not_allowed, soda_binary,
+    Cell, Network, PATIENCE, copy_program, is_mounted, prerequisites, skip, skip_not_allowed, soda_binary,
 };
 use soda_system_tests::wait::{self, Finish};
 use std::fs::{self, Permissions};
@@ -24,7 +24,7 @@ impl Home {
     fn new() -> Home {
         let dir = tempfile::tempdir().unwrap();
         let soda = dir.path().join("soda");
-        fs::copy(soda_binary(), &soda).unwrap();
+        copy_program(&soda_binary(), &soda);
         for path in [dir.path(), &soda] {
             fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
         }

@@ -1,6 +1,7 @@
 //! What the tests need of the machine, and the program they test.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// What a test cannot run without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,4 +66,15 @@ pub fn soda_binary() -> PathBuf {
     let path = profile.join("soda");
     assert!(path.is_file(), "{} is missing: cargo build -p soda-cli, or set SODA_BIN", path.display());
     path
+}
+
+/// Copies a program to where it will be run, by a process of its own: a thread of this one that starts another program
+/// meanwhile would hand its child the descriptor that writes the copy, and Linux runs nothing that somebody writes to
+/// (`ETXTBSY`, execve(2)).
+///
+/// # Panics
+/// If it cannot be copied.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("--preserve=mode").arg(from).arg(to).status().unwrap();
+    assert!(copied.success(), "cp {} {}: {copied}", from.display(), to.display());
 }

@@ -10,7 +10,7 @@ mod namespaces;
 mod ports;
 mod server;
 
-pub use binary::{Prerequisite, prerequisites, skip, skip_not_allowed, soda_binary};
+pub use binary::{Prerequisite, copy_program, prerequisites, skip, skip_not_allowed, soda_binary};
 pub use disk::SmallDisk;
 pub use mount::{Mount, is_mounted, mount_entry};
 pub use ports::free_port;
