@@ -4,8 +4,15 @@ use std::io;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
+    /// The client's tasks need one, and so does whatever blocks: a local disk, the kernel.
+    #[error("a client needs a multi-thread runtime of tokio")]
+    Runtime,
     #[error("cannot reach the server {server}: {cause}")]
-    Unreachable { server: String, cause: io::Error },
+    Unreachable {
+        server: String,
+        #[source]
+        cause: io::Error,
+    },
     /// Wrong volume, wrong version, not allowed: the server's words.
     #[error("the server {server} refused: {reason}")]
     Refused { server: String, reason: String },
@@ -25,7 +32,11 @@ pub enum ConnectError {
     )]
     LogInUse { dir: String, holder: &'static str },
     #[error("the cache directory {path} cannot be used: {cause}")]
-    CacheDir { path: String, cause: io::Error },
+    CacheDir {
+        path: String,
+        #[source]
+        cause: io::Error,
+    },
     #[error("cannot start threads: {0}")]
-    Threads(io::Error),
+    Threads(#[source] io::Error),
 }

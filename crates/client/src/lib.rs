@@ -1,4 +1,5 @@
-//! The client of a Soda server: a library that any program can link ("LibFS"); the FUSE mount is one of them.
+//! The client of a Soda server ("LibFS"): what a mount and `libsoda` are made of. Programs take `libsoda`, which goes by path;
+//! here everything goes by inode, and as much as the kernel's side of a mount needs.
 //!
 //! ```no_run
 //! use soda_client::{Client, ClientConfig, KillPriv, NoKernel, OpenMode};
@@ -14,7 +15,7 @@
 //! let name = Name::try_from("greeting")?;
 //! let (_, file) = client.create_open(client.root(), &name, new, OpenMode::ReadWrite).await?;
 //! client.write(&file, WriteAt::Offset(0), "hello".into(), KillPriv::Keep).await?;
-//! client.fsync(file.fid()).await?;
+//! client.fsync_file(&file).await?;
 //! assert_eq!(client.read(&file, 0, 100).await?.to_bytes(), "hello"); // from the cache, under a lease
 //! println!("{} requests, {} leases held", client.stats().requests(), client.leases().len());
 //! client.shutdown().await;

@@ -2,6 +2,7 @@
 
 use crate::cache::State;
 use crate::cache::disk::DiskCache;
+use crate::call::Order;
 use crate::client::Client;
 use crate::clock::{BootClock, Clock};
 use crate::config::ClientConfig;
@@ -14,15 +15,14 @@ use crate::pool::Pool;
 use crate::session::{self, Established, HandshakeError};
 use crate::stats::Stats;
 use crate::validity::Answers;
-use bytes::Bytes;
 use soda_oplog::Applied;
-use soda_protocol::{Call, Frame, FrameKind, Request};
+use soda_protocol::Call;
 use soda_types::{Errno, Fid, FsError};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, watch};
 
 /// Threads that tell the kernel what it must drop.
@@ -110,10 +110,11 @@ impl Inner {
 }
 
 impl Client {
-    /// Connects and opens a session. Call it inside a multi-threaded tokio runtime, which then also runs the client's tasks.
+    /// Connects and opens a session, inside a multi-thread runtime of tokio, which then also runs the client's tasks. Dropped
+    /// before it is ready, it leaves nothing behind.
     ///
     /// # Errors
-    /// [`ConnectError`]: the server is not there, is none, or refuses.
+    /// [`ConnectError`]: the server is not there, is none, or refuses; there is no such runtime.
     pub async fn connect(
         config: ClientConfig,
         hooks: Box<dyn KernelHooks>,
@@ -131,11 +132,16 @@ impl Client {
         clock: Arc<dyn Clock>,
         transport: Box<dyn Transport>,
     ) -> Result<Arc<Client>, ConnectError> {
+        let is_fit = |runtime: Handle| runtime.runtime_flavor() == RuntimeFlavor::MultiThread;
+        if !Handle::try_current().is_ok_and(is_fit) {
+            return Err(ConnectError::Runtime);
+        }
         let inner = Inner::new(config, Arc::from(hooks), clock, transport, Gate::open())?;
         let replayed = crate::replay::replay_left(&inner).await?;
         let first = session::open_control(&inner, None).await.map_err(|error| refused(&inner, error))?;
+        // From here on dropping it ends what is started.
+        let client = Arc::new(Client { inner: Arc::clone(&inner) });
         inner.start(first).await;
-        let client = Arc::new(Client { inner });
         client.open_disk_cache(replayed).await?;
         client.wait_for_data_connections().await;
         Ok(client)
@@ -167,16 +173,22 @@ impl Client {
         }
         // The session is what lets the next client send what is left.
         if *inner.phase.borrow() == Phase::Connected && !self.leaves_a_log() {
-            let ticket = {
-                let mut state = crate::lock(&inner.state);
-                state.holder.begin_request(inner.now())
-            };
-            let goodbye = inner
-                .send(crate::call::Order::question(Call::Goodbye, ticket), |_, result| result.map(|_| ()));
-            let _ = tokio::time::timeout(GOODBYE, goodbye.result()).await;
+            self.say_goodbye().await;
         }
         let left = self.close();
         Untold { left, lost: inner.stats.lost_records.get() - lost_before }
+    }
+
+    /// Ends the session. Until the answer is here the connection must not be closed: what a closed socket has not read yet has
+    /// Linux reset the connection, and the goodbye may go with it (RFC 1122, 4.2.2.13).
+    async fn say_goodbye(&self) {
+        let ticket = {
+            let mut state = crate::lock(&self.inner.state);
+            state.holder.begin_request(self.inner.now())
+        };
+        let goodbye = Order::question(Call::Goodbye, ticket);
+        let goodbye = self.inner.send(goodbye, |_, result| result.map(|_| ()));
+        let _ = tokio::time::timeout(GOODBYE, goodbye.result()).await;
     }
 
     /// What the server has not heard of yet. Whether it has heard of everything now.
@@ -286,17 +298,22 @@ impl Drop for Client {
         if self.inner.is_closed() {
             return;
         }
-        if self.leaves_a_log() {
+        if *self.inner.phase.borrow() != Phase::Connected || self.leaves_a_log() {
             self.close();
             return;
         }
-        // No time for an answer; the server also notices the end of the session's term.
-        let goodbye = Request { op: None, call: Call::Goodbye };
-        let frame = Frame::new(FrameKind::Request, self.inner.link.next_tag(), &goodbye, Bytes::new());
-        if let (Ok(frame), Some(writer)) = (frame, self.inner.link.control_writer()) {
-            writer.send(&frame);
-        }
-        self.close();
+        let ending = Ending(Client { inner: Arc::clone(&self.inner) });
+        // Where the runtime ends meanwhile the server notices the end of the session's term.
+        self.inner.runtime.spawn(async move { ending.0.say_goodbye().await });
+    }
+}
+
+/// A client that was dropped, while it says goodbye.
+struct Ending(Client);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 

@@ -247,7 +247,8 @@ impl Client {
     }
 
     /// Makes everything durable that was answered before, to whatever machine: on the server's disk, not only in its memory;
-    /// with [`Fsync::Local`](crate::config::Fsync::Local) here, where that is enough.
+    /// with [`Fsync::Local`](crate::config::Fsync::Local) here, where that is enough. Who has the inode open asks by
+    /// [`Client::fsync_file`]: this one is silent about losses of which another one was told.
     ///
     /// # Errors
     /// EIO if a power cut of the server lost changes of this inode that it had acknowledged, and nobody was told.

@@ -106,7 +106,7 @@ impl Wanted<'_> {
 }
 
 impl Client {
-    /// Reads; less than asked for only at the end of the file.
+    /// Reads [`Client::max_io`] bytes at most; less than that, and than asked for, only at the end of the file.
     ///
     /// # Errors
     /// EIO for data that is damaged on the server, ESTALE.

@@ -92,6 +92,15 @@ pub(crate) async fn open_data(
     }
 }
 
+/// A connection on which nobody waits for an answer any more: its writer would keep it open for ever.
+struct GivenUp<'a>(&'a Writer);
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// One request and its answer, outside the link: for the time when the session is not restored yet.
 pub(crate) async fn exchange(
     inner: &Arc<Inner>,
@@ -105,7 +114,9 @@ pub(crate) async fn exchange(
     let frame = Frame::new(FrameKind::Request, tag, &request, Bytes::new())
         .map_err(|error| HandshakeError::NotSoda(error.to_string()))?;
     writer.send(&frame);
+    let given_up = GivenUp(writer);
     let answered = tokio::time::timeout(PATIENCE, await_reply(inner, reader, tag)).await;
+    std::mem::forget(given_up);
     answered.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 
