@@ -4,7 +4,6 @@
 //! value here, and then puts the old value over it. So a reader takes a [`Ticket`] before it reads the store, and its
 //! value is dropped if the part of the cache that it is in has seen a commit since.
 
-use crate::volume::Volume;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -26,18 +25,6 @@ pub(crate) struct Cache<K, V> {
 pub struct CacheUse {
     pub hits: u64,
     pub misses: u64,
-}
-
-impl Volume {
-    /// The uses of each cache, by its name.
-    pub fn cache_uses(&self) -> [(&'static str, CacheUse); 4] {
-        [
-            ("inodes", self.inodes.uses()),
-            ("names", self.dirents.uses()),
-            ("chunks", self.chunks.uses()),
-            ("extents", self.windows.uses()),
-        ]
-    }
 }
 
 /// The state of a part of a shard before the store was read.
@@ -66,7 +53,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         }
     }
 
-    fn uses(&self) -> CacheUse {
+    pub(crate) fn uses(&self) -> CacheUse {
         self.shards.iter().fold(CacheUse::default(), |sum, shard| {
             let uses = shard.lock().unwrap_or_else(PoisonError::into_inner).uses;
             CacheUse { hits: sum.hits + uses.hits, misses: sum.misses + uses.misses }

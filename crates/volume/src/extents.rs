@@ -4,13 +4,13 @@
 //! that is written again and again gets slower to look at with every write. So what a scan found is kept, a window of a file
 //! at a time, and follows the commits; how many writes went before then does not matter any more.
 
+use crate::cache::{Cache, CacheUse};
 use crate::key;
 use crate::record::{Extent, ExtentBody};
 use crate::view::{Placed, damaged, placed};
-use crate::volume::Volume;
 use bytes::Bytes;
-use soda_storage::Table;
-use soda_types::FsResult;
+use soda_storage::{MetaRead, Table};
+use soda_types::{FsResult, VolumeId};
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -23,14 +23,14 @@ const EXTENT_WEIGHT: usize = 96;
 
 /// A part of a stream: which, counted from its start.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct WindowKey {
+struct WindowKey {
     stream: u64,
     number: u64,
 }
 
 /// The committed extents that hold data in a window, in order. One that reaches over an edge is in both windows.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Window {
+struct Window {
     extents: Vec<Placed>,
     /// Bytes of memory.
     weight: usize,
@@ -77,10 +77,31 @@ enum Next {
     Unknown,
 }
 
-impl Volume {
+/// The windows that are in memory: what was read of the store, and has followed the commits since.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    kept: Cache<WindowKey, Arc<Window>>,
+}
+
+impl Windows {
+    /// `capacity`: bytes of memory.
+    pub(crate) fn new(capacity: usize) -> Windows {
+        Windows { kept: Cache::new(capacity) }
+    }
+
+    pub(crate) fn uses(&self) -> CacheUse {
+        self.kept.uses()
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&self) {
+        self.kept.clear();
+    }
+
     /// Visits the committed extents that hold data in a range, in order.
-    pub(crate) fn committed_extents(
+    pub(crate) fn visit(
         &self,
+        stored: &StoredExtents<'_>,
         stream: u64,
         range: &Range<u64>,
         visit: &mut dyn FnMut(&Placed) -> ControlFlow<()>,
@@ -88,7 +109,7 @@ impl Volume {
         let first = range.start / WINDOW;
         let (mut number, mut seen) = (first, range.start);
         while number.saturating_mul(WINDOW) < range.end {
-            let (window, next) = self.window(WindowKey { stream, number }, first)?;
+            let (window, next) = self.window(stored, WindowKey { stream, number }, first)?;
             let from = window.extents.partition_point(|placed| placed.end <= seen);
             for placed in &window.extents[from..] {
                 if placed.start >= range.end || visit(placed).is_break() {
@@ -107,14 +128,19 @@ impl Volume {
 
     /// A window on the way through a file that began at window `first`. An empty one on the way is not kept: there are many
     /// in a sparse file.
-    fn window(&self, key: WindowKey, first: u64) -> FsResult<(Arc<Window>, Next)> {
-        let ticket = match self.windows.get(&key) {
+    fn window(
+        &self,
+        stored: &StoredExtents<'_>,
+        key: WindowKey,
+        first: u64,
+    ) -> FsResult<(Arc<Window>, Next)> {
+        let ticket = match self.kept.get(&key) {
             Ok(window) => return Ok((window, Next::Unknown)),
             Err(ticket) => ticket,
         };
         let start = key.number * WINDOW;
         let (mut window, mut next) = (Window::default(), Next::Nowhere);
-        self.scan_extents(key.stream, start, &mut |placed| {
+        stored.scan(key.stream, start, &mut |placed| {
             if placed.start >= start.saturating_add(WINDOW) {
                 next = Next::Window(placed.start / WINDOW);
                 return ControlFlow::Break(());
@@ -124,21 +150,45 @@ impl Volume {
         })?;
         let window = Arc::new(window);
         if key.number == first || !window.extents.is_empty() {
-            self.windows.fill(key, window.clone(), window.weight(), ticket);
+            self.kept.fill(key, window.clone(), window.weight(), ticket);
         }
         Ok((window, next))
     }
 
-    /// Visits the extents in the store that hold data at or after `offset`, past the memory: for streams that nobody is going
-    /// to look at again.
-    pub(crate) fn scan_extents(
+    /// Has them show what was committed.
+    pub(crate) fn committed(&self, changes: ExtentChanges) {
+        for ((stream, end), change) in changes.0 {
+            let now =
+                change.now.map(|extent| Placed { start: end - extent.len, end, extent: unshared(extent) });
+            for number in change.from / WINDOW..=end.saturating_sub(1) / WINDOW {
+                let inside = now.clone().filter(|placed| placed.start / WINDOW <= number);
+                self.kept.change(WindowKey { stream, number }, |mut window| {
+                    Arc::make_mut(&mut window).set(end, inside);
+                    let weight = window.weight();
+                    (window, weight)
+                });
+            }
+        }
+    }
+}
+
+/// The committed extents of a volume in its store, past the memory: for streams that nobody is going to look at again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoredExtents<'s> {
+    pub(crate) meta: &'s dyn MetaRead,
+    pub(crate) volume: VolumeId,
+}
+
+impl StoredExtents<'_> {
+    /// Visits the extents that hold data at or after `offset`, in order.
+    pub(crate) fn scan(
         &self,
         stream: u64,
         offset: u64,
         visit: &mut dyn FnMut(Placed) -> ControlFlow<()>,
     ) -> FsResult<()> {
         let mut failure = None;
-        let range = key::extents_from(self.id, stream, offset);
+        let range = key::extents_from(self.volume, stream, offset);
         self.meta.scan(
             Table::Extent,
             &range.start,
@@ -152,22 +202,6 @@ impl Volume {
             },
         )?;
         failure.map_or(Ok(()), Err)
-    }
-
-    /// Has the windows in memory show what was committed.
-    pub(crate) fn extents_committed(&self, changes: ExtentChanges) {
-        for ((stream, end), change) in changes.0 {
-            let now =
-                change.now.map(|extent| Placed { start: end - extent.len, end, extent: unshared(extent) });
-            for number in change.from / WINDOW..=end.saturating_sub(1) / WINDOW {
-                let inside = now.clone().filter(|placed| placed.start / WINDOW <= number);
-                self.windows.change(WindowKey { stream, number }, |mut window| {
-                    Arc::make_mut(&mut window).set(end, inside);
-                    let weight = window.weight();
-                    (window, weight)
-                });
-            }
-        }
     }
 }
 

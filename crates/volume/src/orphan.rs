@@ -6,6 +6,7 @@
 use crate::gather::chunk_end;
 use crate::key::{self, KeyRange};
 use crate::record::{self, ExtentBody, Reclaim};
+use crate::turns::ReclaimTurn;
 use crate::txn::Txn;
 use crate::view::{Placed, View, damaged};
 use crate::volume::Volume;
@@ -50,9 +51,9 @@ impl Volume {
         if self.reclaim_records(limit)? == Progress::More {
             return Ok(Progress::More);
         }
-        if self.bytes_waiting() >= SYNC_FOR_SPACE {
+        if self.releases.bytes_waiting() >= SYNC_FOR_SPACE {
             self.sync()?;
-            return Ok(if self.releases_now() { Progress::More } else { Progress::Done });
+            return Ok(if self.releases.are_ready() { Progress::More } else { Progress::Done });
         }
         self.meta.tidy()?;
         Ok(Progress::Done)
@@ -62,12 +63,12 @@ impl Volume {
     pub fn reclaim_all(&self) -> FsResult<()> {
         loop {
             while self.reclaim_records(RECLAIM_STEP)? == Progress::More {}
-            if self.bytes_waiting() > 0 {
+            if self.releases.bytes_waiting() > 0 {
                 self.sync()?;
             }
             // Whoever gives something back at the moment is waited for: it may be all that there is.
             let turn = self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_over = !self.releases_now();
+            let is_over = !self.releases.are_ready();
             drop(turn);
             if is_over {
                 return Ok(self.meta.tidy()?);
@@ -77,10 +78,13 @@ impl Volume {
 
     fn reclaim_records(&self, limit: usize) -> FsResult<Progress> {
         let mut turn = self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.release_some(limit)? > 0 || self.reclaim_next(&mut turn, limit)? == Progress::More {
+        let (meta, data) = (&*self.meta, &*self.data);
+        if self.releases.give_back_some(meta, data, limit)? > 0
+            || self.reclaim_next(&mut turn, limit)? == Progress::More
+        {
             return Ok(Progress::More);
         }
-        match self.sweep_some(limit)? {
+        match self.sweep.go_on(meta, data, &self.releases, limit)? {
             0 => Ok(Progress::Done),
             _ => Ok(Progress::More),
         }
@@ -110,7 +114,7 @@ impl Volume {
         let mut txn = self.begin(Timestamp::default());
         let mut left = limit.max(1);
         let mut doomed = Vec::new();
-        self.scan_extents(stream, reclaim.deleted_to, &mut |placed| {
+        self.stored_extents().scan(stream, reclaim.deleted_to, &mut |placed| {
             doomed.push(placed);
             if doomed.len() == left { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
@@ -128,13 +132,6 @@ impl Volume {
         crash::point(if left > 0 { "volume.reclaim.done" } else { "volume.reclaim.step" });
         Ok(Progress::More)
     }
-}
-
-/// Whose turn it is to be reclaimed.
-#[derive(Debug, Default)]
-pub(crate) struct ReclaimTurn {
-    /// The key of the last one that failed, in this round.
-    failed: Option<Vec<u8>>,
 }
 
 /// The first key that comes after this one.

@@ -16,10 +16,9 @@
 //! somebody waits for, and what is gathered.
 
 use crate::record::{self, RecordError, RedoRecord};
-use crate::volume::Volume;
 use crate::{key, view};
 use bytes::Bytes;
-use soda_storage::{Batch, ChunkRef, DataStore, MetaRead, Table, crash};
+use soda_storage::{Batch, ChunkRef, DataStore, MetaRead, MetaStore, Table, crash};
 use soda_types::FsResult;
 use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -106,6 +105,21 @@ impl RedoList {
         std::mem::take(&mut *self.records()).kept
     }
 
+    /// Of data that is in the journal, too, and for which no sync has begun since.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.records().bytes
+    }
+
+    /// The chunks of these records are on the medium. The journal has to be synced before one of them is released.
+    pub(crate) fn end(&self, meta: &dyn MetaStore, ended: Vec<Kept>) {
+        let mut batch = Batch::releasing();
+        ended.iter().for_each(|kept| batch.delete(Table::Redo, kept.key.clone()));
+        if let Err(error) = meta.commit(batch) {
+            tracing::debug!(%error, "redo records stay until the next sync");
+            self.committed(ended);
+        }
+    }
+
     fn records(&self) -> MutexGuard<'_, Records> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -156,21 +170,4 @@ pub(crate) fn restore(meta: &dyn MetaRead, data: &dyn DataStore) -> FsResult<Red
     let list = RedoList::default();
     list.committed(kept);
     Ok(list)
-}
-
-impl Volume {
-    /// Bytes of data that are in the journal, too, and for which no sync has begun since.
-    pub fn redo_bytes(&self) -> u64 {
-        self.redo.records().bytes
-    }
-
-    /// The chunks of these records are on the medium. The journal has to be synced before one of them is released.
-    pub(crate) fn end_redo(&self, ended: Vec<Kept>) {
-        let mut batch = Batch::releasing();
-        ended.iter().for_each(|kept| batch.delete(Table::Redo, kept.key.clone()));
-        if let Err(error) = self.meta.commit(batch) {
-            tracing::debug!(%error, "redo records stay until the next sync");
-            self.redo.committed(ended);
-        }
-    }
 }

@@ -11,14 +11,12 @@
 //! is given back in error nothing is left.
 
 use crate::record::{self, Released};
-use crate::volume::Volume;
 use crate::{key, view};
-use soda_storage::{Batch, ChunkRef, MetaRead, SegmentId, Table, crash};
+use soda_storage::{Batch, ChunkRef, DataStore, MetaRead, MetaStore, SegmentId, Table, crash};
 use soda_types::FsResult;
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
-use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Default)]
 pub(crate) struct ReleaseQueue {
@@ -86,6 +84,50 @@ impl ReleaseQueue {
         }
     }
 
+    /// Runs `sync`. If it ends well, what was dropped before it may be given back.
+    pub(crate) fn at_sync(&self, sync: impl FnOnce() -> FsResult<()>) -> FsResult<()> {
+        let waiting = std::mem::take(&mut self.state().waiting);
+        let synced = sync();
+        let mut state = self.state();
+        match synced {
+            Ok(()) => state.ready.extend(waiting),
+            Err(_) => state.waiting.extend(waiting),
+        }
+        synced
+    }
+
+    /// Gives back the space of at most `limit` chunks whose end is durable. Returns how many it was.
+    pub(crate) fn give_back_some(
+        &self,
+        meta: &dyn MetaStore,
+        data: &dyn DataStore,
+        limit: usize,
+    ) -> FsResult<usize> {
+        let chunks: Vec<ChunkRef> = {
+            let mut state = self.state();
+            (0..limit).map_while(|_| state.ready.pop_first()).collect()
+        };
+        if chunks.is_empty() {
+            return Ok(0);
+        }
+        if let Err(error) = give_back(meta, data, &chunks) {
+            // To release once more what was released does nothing.
+            self.state().ready.extend(chunks);
+            return Err(error);
+        }
+        Ok(chunks.len())
+    }
+
+    /// Whether there is something to give back now.
+    pub(crate) fn are_ready(&self) -> bool {
+        !self.state().ready.is_empty()
+    }
+
+    /// Bytes of the chunks that wait for a sync to be released.
+    pub(crate) fn bytes_waiting(&self) -> u64 {
+        self.state().waiting.iter().map(|chunk| u64::from(chunk.len)).sum()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,130 +157,21 @@ fn joined(chunks: &[ChunkRef]) -> Vec<(SegmentId, Range<u64>)> {
     ranges
 }
 
-impl Volume {
-    /// Makes everything that was committed before the call durable, and ends the redo records that are there then. Callers at the
-    /// same time share the work.
-    pub fn sync(&self) -> FsResult<()> {
-        self.check_stopped()?;
-        self.group_sync.run(|| self.releasing(|| self.sync_stores()))
+fn give_back(meta: &dyn MetaStore, data: &dyn DataStore, chunks: &[ChunkRef]) -> FsResult<()> {
+    for (segment, range) in joined(chunks) {
+        data.release_range(segment, range)?;
     }
-
-    /// As [`Volume::sync`], for who waits: where all data that the medium may lack is in the journal, too, the journal is enough,
-    /// and redo records stay ([`Volume::sync_data`]).
-    pub fn sync_soon(&self) -> FsResult<()> {
-        self.check_stopped()?;
-        self.journal_sync.run(|| {
-            self.releasing(|| {
-                {
-                    let _no_new_chunks = self.no_new_chunks();
-                    if !self.owes_data() {
-                        return self.sync_journal();
-                    }
-                }
-                self.sync_stores()
-            })
-        })
-    }
-
-    /// Has what was dropped before it released when `sync` has ended well.
-    fn releasing(&self, sync: impl FnOnce() -> FsResult<()>) -> FsResult<()> {
-        let waiting = std::mem::take(&mut self.releases.state().waiting);
-        let synced = sync();
-        let mut releases = self.releases.state();
-        match synced {
-            Ok(()) => releases.ready.extend(waiting),
-            Err(_) => releases.waiting.extend(waiting),
+    let mut batch = Batch::releasing();
+    for chunk in chunks {
+        let key = key::chunk(chunk);
+        // Left alone it would take the place anew at the next start, and nobody would give that back.
+        if meta.get(Table::Redo, &key)?.is_some() {
+            batch.delete(Table::Redo, key.clone());
         }
-        synced
+        batch.delete(Table::Release, key);
     }
-
-    /// Brings the metadata to where the next start finds it without recovering anything. For the end of a server.
-    pub fn checkpoint(&self) -> FsResult<()> {
-        Ok(self.meta.checkpoint()?)
-    }
-
-    /// Makes all chunks durable that were stored before, and ends redo records of them: with the journal's next sync.
-    pub fn sync_data(&self) -> FsResult<()> {
-        self.check_stopped()?;
-        let redo = self.redo.take();
-        if let Err(error) = self.data.sync() {
-            self.redo.committed(redo);
-            return Err(error.into());
-        }
-        if !redo.is_empty() {
-            self.end_redo(redo);
-        }
-        Ok(())
-    }
-
-    /// Data before the metadata that refers to it: most of it at first, while others commit, and then what little has come since.
-    fn sync_stores(&self) -> FsResult<()> {
-        self.sync_data()?;
-        let _no_new_chunks = self.no_new_chunks();
-        // What is stored from here on owes again.
-        let owed = self.owes_data.swap(false, Ordering::SeqCst);
-        if let Err(error) = self.data.sync() {
-            self.owes_data.fetch_or(owed, Ordering::SeqCst);
-            return Err(error.into());
-        }
-        crash::point("volume.sync.data-done");
-        self.sync_journal()
-    }
-
-    fn sync_journal(&self) -> FsResult<()> {
-        self.meta.sync()?;
-        crash::point("volume.sync.done");
-        Ok(())
-    }
-
-    /// What is committed while the journal is synced may become durable with it, so commits that refer to new chunks wait.
-    fn no_new_chunks(&self) -> RwLockWriteGuard<'_, ()> {
-        self.chunks_committed.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Gives back the space of at most `limit` chunks whose end is durable. Returns how many it was.
-    pub(crate) fn release_some(&self, limit: usize) -> FsResult<usize> {
-        let chunks: Vec<ChunkRef> = {
-            let mut releases = self.releases.state();
-            (0..limit).map_while(|_| releases.ready.pop_first()).collect()
-        };
-        if chunks.is_empty() {
-            return Ok(0);
-        }
-        if let Err(error) = self.give_back(&chunks) {
-            // To release once more what was released does nothing.
-            self.releases.state().ready.extend(chunks);
-            return Err(error);
-        }
-        Ok(chunks.len())
-    }
-
-    fn give_back(&self, chunks: &[ChunkRef]) -> FsResult<()> {
-        for (segment, range) in joined(chunks) {
-            self.data.release_range(segment, range)?;
-        }
-        let mut batch = Batch::releasing();
-        for chunk in chunks {
-            let key = key::chunk(chunk);
-            // Left alone it would take the place anew at the next start, and nobody would give that back.
-            if self.meta.get(Table::Redo, &key)?.is_some() {
-                batch.delete(Table::Redo, key.clone());
-            }
-            batch.delete(Table::Release, key);
-        }
-        crash::point("volume.release.punched");
-        self.meta.commit(batch)?;
-        crash::point("volume.release.recorded");
-        Ok(())
-    }
-
-    /// Whether there is something to release now.
-    pub(crate) fn releases_now(&self) -> bool {
-        !self.releases.state().ready.is_empty()
-    }
-
-    /// Bytes of the chunks that wait for a sync to be released.
-    pub(crate) fn bytes_waiting(&self) -> u64 {
-        self.releases.state().waiting.iter().map(|chunk| u64::from(chunk.len)).sum()
-    }
+    crash::point("volume.release.punched");
+    meta.commit(batch)?;
+    crash::point("volume.release.recorded");
+    Ok(())
 }

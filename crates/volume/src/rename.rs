@@ -1,4 +1,4 @@
-//! `rename(2)` and the lock that keeps two of them from tying a knot.
+//! `rename(2)`.
 
 use crate::record::{Dirent, Inode};
 use crate::txn::{IfOpen, Removed, Txn};
@@ -6,7 +6,7 @@ use crate::view::View;
 use crate::volume::Node;
 use soda_types::semantics::check_replace;
 use soda_types::{Errno, Fid, FileKind, FsError, FsResult, Ino, Name};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Deeper than any tree; a damaged one may have no top.
 const DEPTH_MAX: usize = 1 << 20;
@@ -28,35 +28,6 @@ pub struct Renamed {
     pub replaced: Option<Removed>,
     /// What is at the old name now, after an exchange.
     pub exchanged: Option<Node>,
-}
-
-/// Held by a transaction that moves a directory to another parent, until it ends: two such moves at once, each fine by
-/// itself, could put two directories into each other (Linux: `s_vfs_rename_mutex`).
-#[derive(Debug, Default)]
-pub(crate) struct RenameLock {
-    taken: Mutex<bool>,
-    freed: Condvar,
-}
-
-#[derive(Debug)]
-pub(crate) struct RenameTurn(Arc<RenameLock>);
-
-impl RenameLock {
-    pub(crate) fn wait(lock: &Arc<RenameLock>) -> RenameTurn {
-        let mut taken = lock.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        while *taken {
-            taken = lock.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
-        }
-        *taken = true;
-        RenameTurn(lock.clone())
-    }
-}
-
-impl Drop for RenameTurn {
-    fn drop(&mut self) {
-        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        self.0.freed.notify_one();
-    }
 }
 
 impl Txn<'_> {

@@ -11,7 +11,6 @@ use crate::key::{self, KeyRange};
 use crate::record::{self, ExtentBody, Released, Swept};
 use crate::release::ReleaseQueue;
 use crate::view;
-use crate::volume::Volume;
 use soda_storage::{Batch, ChunkRef, DataStore, MetaRead, MetaStore, SegmentId, SegmentState, Table, crash};
 use soda_types::FsResult;
 use std::collections::BTreeSet;
@@ -59,9 +58,7 @@ impl Sweep {
         let state = State { before, suspects, looked_at, known, at, end };
         Ok(Sweep { state: Mutex::new(Some(state)) })
     }
-}
 
-impl Sweep {
     /// Begins anew, when records were changed past the transactions and still nothing was written to segments.
     pub(crate) fn begin_again(
         &self,
@@ -73,6 +70,28 @@ impl Sweep {
             Sweep::begin(meta, data, releases)?.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
+    }
+
+    /// Looks through some more extents. Returns how many it was; 0 when there is nothing to sweep.
+    pub(crate) fn go_on(
+        &self,
+        meta: &dyn MetaStore,
+        data: &dyn DataStore,
+        releases: &ReleaseQueue,
+        limit: usize,
+    ) -> FsResult<usize> {
+        let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(state) = guard.as_mut() else {
+            return Ok(0);
+        };
+        let result = match state.look_at_extents(limit) {
+            Ok(seen) if seen > 0 => return Ok(seen),
+            Ok(_) => state.finish(meta, data, releases),
+            Err(error) => Err(error),
+        };
+        // Also after a failure: what cannot be read is not going to be readable in a minute.
+        *guard = None;
+        result.map(|()| 1)
     }
 }
 
@@ -86,54 +105,6 @@ pub(crate) fn swept(meta: &dyn MetaRead) -> FsResult<SegmentId> {
                 record::decode(&value).map_err(|error| view::damaged(Table::Meta, &key, error))?;
             Ok(swept.before)
         }
-    }
-}
-
-impl Volume {
-    /// Looks through some more extents. Returns how many it was; 0 when there is nothing to sweep.
-    pub(crate) fn sweep_some(&self, limit: usize) -> FsResult<usize> {
-        let mut guard = self.sweep.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(state) = guard.as_mut() else {
-            return Ok(0);
-        };
-        let result = match state.look_at_extents(limit) {
-            Ok(seen) if seen > 0 => return Ok(seen),
-            Ok(_) => self.end_sweep(state),
-            Err(error) => Err(error),
-        };
-        // Also after a failure: what cannot be read is not going to be readable in a minute.
-        *guard = None;
-        result.map(|()| 1)
-    }
-
-    fn end_sweep(&self, state: &mut State) -> FsResult<()> {
-        state.known.sort_unstable();
-        self.releases.checked(&state.known);
-        if state.suspects.is_empty() {
-            return Ok(());
-        }
-        state.look_at_releases()?;
-        state.known.sort_unstable();
-        let mut leaked = 0;
-        for segment in &state.suspects {
-            let Ok(stored) = self.data.stored_ranges(*segment) else {
-                // All of it was released meanwhile.
-                continue;
-            };
-            let spans = spans_of(&state.known, *segment);
-            for range in stored.into_iter().flat_map(|range| subtract(range, &spans)) {
-                leaked += range.end - range.start;
-                self.data.release_range(*segment, range)?;
-            }
-        }
-        if leaked > 0 {
-            tracing::info!(bytes = leaked, "space that the last crash had leaked was given back");
-        }
-        let mut batch = Batch::releasing();
-        batch.put(Table::Meta, key::swept(), record::encode(&Swept { before: state.end }));
-        self.meta.commit(batch)?;
-        crash::point("volume.swept");
-        Ok(())
     }
 }
 
@@ -165,6 +136,42 @@ impl State {
             }
         })?;
         failure.map_or(Ok(seen), Err)
+    }
+
+    /// Gives back what nothing refers to, now that all extents were looked through.
+    fn finish(
+        &mut self,
+        meta: &dyn MetaStore,
+        data: &dyn DataStore,
+        releases: &ReleaseQueue,
+    ) -> FsResult<()> {
+        self.known.sort_unstable();
+        releases.checked(&self.known);
+        if self.suspects.is_empty() {
+            return Ok(());
+        }
+        self.look_at_releases()?;
+        self.known.sort_unstable();
+        let mut leaked = 0;
+        for segment in &self.suspects {
+            let Ok(stored) = data.stored_ranges(*segment) else {
+                // All of it was released meanwhile.
+                continue;
+            };
+            let spans = spans_of(&self.known, *segment);
+            for range in stored.into_iter().flat_map(|range| subtract(range, &spans)) {
+                leaked += range.end - range.start;
+                data.release_range(*segment, range)?;
+            }
+        }
+        if leaked > 0 {
+            tracing::info!(bytes = leaked, "space that the last crash had leaked was given back");
+        }
+        let mut batch = Batch::releasing();
+        batch.put(Table::Meta, key::swept(), record::encode(&Swept { before: self.end }));
+        meta.commit(batch)?;
+        crash::point("volume.swept");
+        Ok(())
     }
 
     fn look_at_releases(&mut self) -> FsResult<()> {

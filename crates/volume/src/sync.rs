@@ -1,90 +1,78 @@
-//! Group commit: of many callers that want everything so far to be durable, one works for all.
+//! Making durable what is committed: chunks before the journal that refers to them, and what was dropped is given back only
+//! after that.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use crate::volume::Volume;
+use soda_storage::crash;
+use soda_types::FsResult;
+use std::sync::atomic::Ordering;
+use std::sync::{PoisonError, RwLockWriteGuard};
 
-#[derive(Debug, Default)]
-pub(crate) struct GroupSync {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Rounds begun.
-    begun: u64,
-    /// Rounds that ended well, up to and including this one.
-    done: u64,
-    running: bool,
-}
-
-impl GroupSync {
-    /// Returns when a round of `work` that began after the call has ended well, whoever ran it. A round that fails fails
-    /// for its runner; the others try themselves.
-    pub(crate) fn run<E>(&self, work: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        let mut state = self.lock();
-        let wanted = state.begun + 1;
-        while state.running && state.done < wanted {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        if state.done >= wanted {
-            return Ok(());
-        }
-        state.running = true;
-        state.begun += 1;
-        let round = state.begun;
-        drop(state);
-        let result = work();
-        let mut state = self.lock();
-        state.running = false;
-        if result.is_ok() {
-            state.done = round;
-        }
-        drop(state);
-        self.changed.notify_all();
-        result
+impl Volume {
+    /// Makes everything that was committed before the call durable, and ends the redo records that are there then. Callers at the
+    /// same time share the work.
+    pub fn sync(&self) -> FsResult<()> {
+        self.check_stopped()?;
+        self.group_sync.run(|| self.releases.at_sync(|| self.sync_stores()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering};
-    use std::time::Duration;
-
-    #[test]
-    fn many_callers_share_rounds_and_each_round_began_after_its_callers() {
-        let group = GroupSync::default();
-        let (written, durable, rounds) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        std::thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
-                    for _ in 0..20 {
-                        let mine = written.fetch_add(1, Ordering::SeqCst) + 1;
-                        group
-                            .run(|| {
-                                let seen = written.load(Ordering::SeqCst);
-                                std::thread::sleep(Duration::from_millis(1));
-                                durable.fetch_max(seen, Ordering::SeqCst);
-                                rounds.fetch_add(1, Ordering::SeqCst);
-                                Ok::<(), ()>(())
-                            })
-                            .unwrap();
-                        assert!(durable.load(Ordering::SeqCst) >= mine);
+    /// As [`Volume::sync`], for who waits: where all data that the medium may lack is in the journal, too, the journal is enough,
+    /// and redo records stay ([`Volume::sync_data`]).
+    pub fn sync_soon(&self) -> FsResult<()> {
+        self.check_stopped()?;
+        self.journal_sync.run(|| {
+            self.releases.at_sync(|| {
+                {
+                    let _no_new_chunks = self.no_new_chunks();
+                    if !self.owes_data() {
+                        return self.sync_journal();
                     }
-                });
-            }
-        });
-        assert!(rounds.load(Ordering::SeqCst) < 160, "rounds were not shared");
+                }
+                self.sync_stores()
+            })
+        })
     }
 
-    #[test]
-    fn a_failed_round_is_not_taken_for_done() {
-        let group = GroupSync::default();
-        assert_eq!(group.run(|| Err(5)), Err(5));
-        assert_eq!(group.run(|| Ok::<(), i32>(())), Ok(()));
+    /// Brings the metadata to where the next start finds it without recovering anything. For the end of a server.
+    pub fn checkpoint(&self) -> FsResult<()> {
+        Ok(self.meta.checkpoint()?)
+    }
+
+    /// Makes all chunks durable that were stored before, and ends redo records of them: with the journal's next sync.
+    pub fn sync_data(&self) -> FsResult<()> {
+        self.check_stopped()?;
+        let redo = self.redo.take();
+        if let Err(error) = self.data.sync() {
+            self.redo.committed(redo);
+            return Err(error.into());
+        }
+        if !redo.is_empty() {
+            self.redo.end(&*self.meta, redo);
+        }
+        Ok(())
+    }
+
+    /// Data before the metadata that refers to it: most of it at first, while others commit, and then what little has come since.
+    fn sync_stores(&self) -> FsResult<()> {
+        self.sync_data()?;
+        let _no_new_chunks = self.no_new_chunks();
+        // What is stored from here on owes again.
+        let owed = self.owes_data.swap(false, Ordering::SeqCst);
+        if let Err(error) = self.data.sync() {
+            self.owes_data.fetch_or(owed, Ordering::SeqCst);
+            return Err(error.into());
+        }
+        crash::point("volume.sync.data-done");
+        self.sync_journal()
+    }
+
+    fn sync_journal(&self) -> FsResult<()> {
+        self.meta.sync()?;
+        crash::point("volume.sync.done");
+        Ok(())
+    }
+
+    /// What is committed while the journal is synced may become durable with it, so commits that refer to new chunks wait.
+    fn no_new_chunks(&self) -> RwLockWriteGuard<'_, ()> {
+        self.chunks_committed.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

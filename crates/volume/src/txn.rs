@@ -4,10 +4,10 @@ use crate::extents::{ExtentChange, ExtentChanges};
 use crate::key::{self, KeyRange};
 use crate::record::{self, Counters, Dirent, Extent, Inode, Released};
 use crate::redo::{Appended, Kept};
-use crate::rename::{RenameLock, RenameTurn};
+use crate::turns::{RenameLock, RenameTurn};
 use crate::view::{Placed, View};
 use crate::volume::{Node, Volume};
-use crate::xattr::XattrSizes;
+use crate::xattr_sizes::XattrSizes;
 use bytes::Bytes;
 use serde::Serialize;
 use soda_storage::{Batch, ChunkRef, SpaceUse, StorageError, Table, Visit, crash};
@@ -103,11 +103,12 @@ enum Undo {
     Space(SpaceUse),
 }
 
-impl<'v> Txn<'v> {
-    pub(crate) fn new(volume: &'v Volume, now: Timestamp) -> Txn<'v> {
+impl Volume {
+    /// Begins a transaction whose changes happen at `now`.
+    pub fn begin(&self, now: Timestamp) -> Txn<'_> {
         Txn {
-            volume,
-            now: Moment::now(now, volume.first_version),
+            volume: self,
+            now: Moment::now(now, self.first_version),
             inodes: HashMap::new(),
             records: BTreeMap::new(),
             dirents: HashMap::new(),
@@ -120,7 +121,9 @@ impl<'v> Txn<'v> {
             undo: Vec::new(),
         }
     }
+}
 
+impl Txn<'_> {
     /// What follows was done at that time, somewhere else ([`Moment::logged`]).
     pub fn logged_at(&mut self, time: Timestamp) {
         self.now = Moment::logged(time, self.volume.first_version);
@@ -266,7 +269,7 @@ impl<'v> Txn<'v> {
         for (ino, sizes) in self.xattr_sizes.drain() {
             volume.xattr_sizes.committed(ino, sizes.map(|sizes| (sizes, 1)));
         }
-        volume.extents_committed(std::mem::take(&mut self.extents));
+        volume.windows.committed(std::mem::take(&mut self.extents));
         volume.releases.dropped(std::mem::take(&mut self.released));
     }
 
@@ -514,9 +517,8 @@ impl View for Txn<'_> {
         range: &Range<u64>,
         visit: &mut dyn FnMut(&Placed) -> ControlFlow<()>,
     ) -> FsResult<()> {
-        let committed = |visit: &mut dyn FnMut(&Placed) -> ControlFlow<()>| {
-            self.volume.committed_extents(stream, range, visit)
-        };
+        let committed =
+            |visit: &mut dyn FnMut(&Placed) -> ControlFlow<()>| self.volume.extents(stream, range, visit);
         self.extents.merged(stream, range, visit, committed)
     }
 

@@ -1,20 +1,18 @@
 //! A volume: what is shared by its readers and its transactions.
 
 use crate::buffers::Buffers;
-use crate::cache::Cache;
-use crate::extents::{Window, WindowKey};
+use crate::cache::{Cache, CacheUse};
+use crate::extents::{StoredExtents, Windows};
+use crate::group_sync::GroupSync;
 use crate::key::{self, KeyRange};
-use crate::orphan::ReclaimTurn;
 use crate::record::{self, Counters, Dirent, Inode, InodeMark, Runs, Superblock};
 use crate::redo::{self, RedoList};
 use crate::release::ReleaseQueue;
-use crate::rename::RenameLock;
 use crate::sweep::Sweep;
-use crate::sync::GroupSync;
-use crate::txn::Txn;
+use crate::turns::{ReclaimTurn, RenameLock};
 use crate::versions;
 use crate::view::{Placed, View, damaged};
-use crate::xattr::XattrSizes;
+use crate::xattr_sizes::XattrSizes;
 use bytes::Bytes;
 use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Origin, Space, StorageError, Table, Visit, crash};
 use soda_types::semantics::Moment;
@@ -110,7 +108,7 @@ pub struct Volume {
     pub(crate) chunks: Cache<ChunkRef, Bytes>,
     /// Chunks that were read as parts of long reads and are not in `chunks`: as many as would fit there.
     pub(crate) streamed: Cache<ChunkRef, ()>,
-    pub(crate) windows: Cache<WindowKey, Arc<Window>>,
+    pub(crate) windows: Windows,
     pub(crate) buffers: Buffers,
     /// Locked from the making of a batch that changes them to the end of its commit.
     pub(crate) counters: Mutex<Counters>,
@@ -198,7 +196,7 @@ impl Volume {
             xattr_sizes: Cache::new(XATTR_SIZES),
             chunks: Cache::new(config.chunk_cache),
             streamed: Cache::new(config.chunk_cache / config.chunk_len),
-            windows: Cache::new(config.extent_cache),
+            windows: Windows::new(config.extent_cache),
             buffers: Buffers::default(),
             counters: Mutex::new(counters),
             // What is left of the last reserved range is not used: nobody knows how much of it was.
@@ -237,11 +235,6 @@ impl Volume {
     /// The metadata store, for reading the tables that belong to the server.
     pub fn meta(&self) -> &dyn MetaStore {
         &*self.meta
-    }
-
-    /// Begins a transaction whose changes happen at `now`.
-    pub fn begin(&self, now: Timestamp) -> Txn<'_> {
-        Txn::new(self, now)
     }
 
     pub fn lookup(&self, parent: Fid, name: &Name) -> FsResult<Option<Node>> {
@@ -371,6 +364,25 @@ impl Volume {
         self.owes_data.load(Ordering::SeqCst)
     }
 
+    /// Bytes of data that are in the journal, too, and for which no sync has begun since.
+    pub fn redo_bytes(&self) -> u64 {
+        self.redo.bytes()
+    }
+
+    /// The uses of each cache, by its name.
+    pub fn cache_uses(&self) -> [(&'static str, CacheUse); 4] {
+        [
+            ("inodes", self.inodes.uses()),
+            ("names", self.dirents.uses()),
+            ("chunks", self.chunks.uses()),
+            ("extents", self.windows.uses()),
+        ]
+    }
+
+    pub(crate) fn stored_extents(&self) -> StoredExtents<'_> {
+        StoredExtents { meta: &*self.meta, volume: self.id }
+    }
+
     /// Reads everything anew that is kept in memory, after records were changed past the transactions.
     pub(crate) fn forget_cached(&self) -> FsResult<()> {
         self.inodes.clear();
@@ -413,7 +425,7 @@ impl View for Volume {
         range: &Range<u64>,
         visit: &mut dyn FnMut(&Placed) -> ControlFlow<()>,
     ) -> FsResult<()> {
-        self.committed_extents(stream, range, visit)
+        self.windows.visit(&self.stored_extents(), stream, range, visit)
     }
 
     fn inode_record(&self, ino: Ino) -> FsResult<Option<Arc<Inode>>> {

@@ -2,10 +2,11 @@
 
 use crate::acl::{Kept, NewList, set_list};
 use crate::key;
-use crate::record::{self, Xattr};
+use crate::record::Xattr;
 use crate::txn::{KillPriv, Txn};
 use crate::view::View;
 use crate::volume::Volume;
+use crate::xattr_sizes::XattrSizes;
 use bytes::Bytes;
 use soda_storage::Table;
 use soda_types::semantics::{check_xattr_name, is_access_list};
@@ -23,33 +24,6 @@ pub enum SetXattr {
     Create,
     /// Fails with `NoData`.
     Replace,
-}
-
-/// What extended attributes take, bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct XattrSizes {
-    /// In a list of names: each ends with a NUL.
-    list: usize,
-    /// In an answer that has all of them.
-    all: usize,
-}
-
-impl XattrSizes {
-    fn of(name: &[u8], value: &Bytes) -> XattrSizes {
-        XattrSizes::of_record(name, record::encode(&Xattr { value: value.clone() }).len())
-    }
-
-    fn of_record(name: &[u8], record: usize) -> XattrSizes {
-        XattrSizes { list: name.len() + 1, all: name.len() + record }
-    }
-
-    fn exchange(self, gone: Option<XattrSizes>, new: Option<XattrSizes>) -> XattrSizes {
-        let (gone, new) = (gone.unwrap_or_default(), new.unwrap_or_default());
-        XattrSizes {
-            list: (self.list + new.list).saturating_sub(gone.list),
-            all: (self.all + new.all).saturating_sub(gone.all),
-        }
-    }
 }
 
 impl Volume {
