@@ -1,70 +1,11 @@
 //! File data as immutable, checksummed chunks.
 
-use crate::{StorageError, StorageResult};
+use crate::chunk::{CHUNK_MAX, ChunkRef, SegmentId};
+use crate::error::{StorageError, StorageResult};
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-
-/// Chunks start at multiples of this many bytes, the block of the file systems below.
-pub const CHUNK_ALIGN: u64 = 4096;
-/// The longest chunk, bytes.
-pub const CHUNK_MAX: usize = 4 << 20;
-
-/// A file of the log that chunks are appended to. Never used twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-pub struct SegmentId(pub u64);
-
-impl fmt::Debug for SegmentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "segment {:016x}", self.0)
-    }
-}
-
-impl fmt::Display for SegmentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
-/// Where a chunk is, and what it must look like.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ChunkRef {
-    pub segment: SegmentId,
-    /// Bytes from the start of the segment, a multiple of [`CHUNK_ALIGN`].
-    pub offset: u64,
-    /// Bytes, 1 to [`CHUNK_MAX`].
-    pub len: u32,
-    /// CRC-32C of the data.
-    pub crc32c: u32,
-}
-
-impl ChunkRef {
-    /// The bytes of the segment that the chunk takes, padding included. Saturates: a made-up reference must not
-    /// overflow.
-    pub fn span(&self) -> Range<u64> {
-        let end = self.offset.saturating_add(u64::from(self.len));
-        self.offset..end.checked_next_multiple_of(CHUNK_ALIGN).unwrap_or(u64::MAX)
-    }
-
-    /// Checks data that was read against the reference.
-    pub fn verify(&self, data: &[u8]) -> StorageResult<()> {
-        if data.len() != self.len as usize {
-            return Err(StorageError::Corrupt { chunk: *self, problem: "it is shorter than it was written" });
-        }
-        if crc32c::crc32c(data) != self.crc32c {
-            return Err(StorageError::Corrupt { chunk: *self, problem: "its check sum is wrong" });
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for ChunkRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "chunk {:016x}+{:#x} ({} bytes)", self.segment.0, self.offset, self.len)
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentInfo {
@@ -90,6 +31,19 @@ pub struct Space {
     pub total: u64,
     /// What may still be written: the reserve is left out.
     pub free: u64,
+}
+
+impl ChunkRef {
+    /// Checks data that was read against the reference.
+    pub fn verify(&self, data: &[u8]) -> StorageResult<()> {
+        if data.len() != self.len as usize {
+            return Err(StorageError::Corrupt { chunk: *self, problem: "it is shorter than it was written" });
+        }
+        if crc32c::crc32c(data) != self.crc32c {
+            return Err(StorageError::Corrupt { chunk: *self, problem: "its check sum is wrong" });
+        }
+        Ok(())
+    }
 }
 
 /// File data as immutable, checksummed chunks in an append-only log.
@@ -138,7 +92,7 @@ pub trait DataStore: Send + Sync + fmt::Debug {
     /// All segments in the order of their ids.
     fn segments(&self) -> StorageResult<Vec<SegmentInfo>>;
 
-    /// The parts of a segment that take space, in order, in multiples of [`CHUNK_ALIGN`].
+    /// The parts of a segment that take space, in order, in multiples of [`CHUNK_ALIGN`](crate::CHUNK_ALIGN).
     fn stored_ranges(&self, segment: SegmentId) -> StorageResult<Vec<Range<u64>>>;
 
     fn space(&self) -> StorageResult<Space>;

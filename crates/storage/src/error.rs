@@ -1,6 +1,6 @@
 //! What can go wrong below a volume.
 
-use crate::{ChunkRef, SegmentId};
+use crate::chunk::{ChunkRef, SegmentId};
 use soda_types::{Errno, FsError};
 use std::path::PathBuf;
 

@@ -4,6 +4,7 @@
 //! [`MetaStore`] keeps ordered records and changes them in atomic batches; [`DataStore`] keeps file data in immutable,
 //! checksummed chunks. Neither knows what a file is. The layout on disk: `docs/ON_DISK.md`.
 
+mod chunk;
 pub mod conformance;
 pub mod crash;
 mod data;
@@ -12,7 +13,8 @@ mod error;
 mod memory;
 mod meta;
 
-pub use data::{CHUNK_ALIGN, CHUNK_MAX, ChunkRef, DataStore, SegmentId, SegmentInfo, SegmentState, Space};
+pub use chunk::{CHUNK_ALIGN, CHUNK_MAX, ChunkRef, SegmentId};
+pub use data::{DataStore, SegmentInfo, SegmentState, Space};
 pub use embedded::{DataDirectory, EmbeddedData, EmbeddedMeta, FORMAT_VERSION, StoreOptions};
 pub use error::{StorageError, StorageResult};
 pub use memory::{MemoryData, MemoryMeta};
