@@ -1,6 +1,6 @@
 //! What tools ask a server, on an admin connection.
 
-use crate::message::BacklogReport;
+use crate::change::BacklogReport;
 use serde::{Deserialize, Serialize};
 use soda_types::{Attr, Fid, FsStats, Grant, Mode, Name, SessionId, Timestamp};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Digests: what a client did under its write leases, told to the server afterwards. Each change with everything it needs to be
 //! made there with the same outcome.
 
-use crate::message::{Allocate, NewNode, OpId, SetXattr};
+use crate::change::{Allocate, NewNode, OpId, SetXattr};
 use crate::session::SessionWelcome;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

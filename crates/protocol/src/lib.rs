@@ -1,12 +1,14 @@
 //! The wire between a client and a server: frames over a byte stream, messages inside. `docs/PROTOCOL.md` tells the story.
 //!
 //! [`frame`] is the envelope (lengths, tag, check sums), [`message`] what is inside, [`session`] how a session begins and goes
-//! on, [`found`] what answers are made of, [`digest`] what a client did on its own, [`inquiry`] what it is asked about that,
-//! [`admin`] what tools ask, [`kind`] the kinds of calls, for who counts them. Bodies are postcard-encoded serde enums; file
-//! data travels as the frame's raw payload, inside a body only in digests. Enums are only ever appended to, so that a peer of
-//! another minor version fails on single messages it does not know, not on the connection.
+//! on, [`found`] what answers are made of, [`change`] what changes are made of, [`digest`] what a client did on its own,
+//! [`inquiry`] what it is asked about that, [`admin`] what tools ask, [`kind`] the kinds of calls, for who counts them. Bodies
+//! are postcard-encoded serde enums; file data travels as the frame's raw payload, inside a body only in digests. Enums are
+//! only ever appended to, so that a peer of another minor version fails on single messages it does not know, not on the
+//! connection.
 
 pub mod admin;
+pub mod change;
 pub mod digest;
 pub mod found;
 pub mod frame;
@@ -17,6 +19,7 @@ pub mod message;
 pub mod session;
 
 pub use admin::*;
+pub use change::*;
 pub use digest::{
     Change, DigestSlots, Fate, Lsn, Moved, Object, Place, Record, Touch, space_for, space_for_lists,
     space_through,

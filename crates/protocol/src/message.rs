@@ -3,6 +3,7 @@
 //! [`Call::Read`] and [`Call::Write`] so that a megabyte never delays a recall; an *admin* connection only asks.
 
 use crate::admin::{AdminAnswer, AdminCall};
+use crate::change::{Allocate, BacklogReport, NewNode, OpId, Rename, SetXattr, Unlink, WriteAt};
 use crate::digest::{Lsn, Record};
 use crate::found::{DirPage, Layout, Node};
 use crate::inquiry::{Inquiry, InquiryAnswer};
@@ -10,8 +11,8 @@ use crate::locks::{Delegable, Lock, LockWait};
 use crate::session::{Hello, Reclaim, Welcome};
 use serde::{Deserialize, Serialize};
 use soda_types::{
-    Attr, Coverage, Creds, Epoch, Fid, FileKind, FsError, FsStats, Grant, InUse, Ino, Mode, Name, Recall,
-    RecallAck, Sequence, SetAttr, Slot, Version,
+    Attr, Coverage, Epoch, Fid, FileKind, FsError, FsStats, Grant, Ino, Mode, Name, Recall, RecallAck,
+    SetAttr, Version,
 };
 use std::time::Duration;
 
@@ -21,13 +22,6 @@ pub struct Request {
     /// Present on every operation that changes something: makes it exactly-once.
     pub op: Option<OpId>,
     pub call: Call,
-}
-
-/// Identity of a changing operation within its session. A retry carries the same one and gets the stored reply.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct OpId {
-    pub slot: Slot,
-    pub sequence: Sequence,
 }
 
 /// Server to client.
@@ -122,16 +116,6 @@ pub enum Note {
     InquiryAnswers(Vec<InquiryAnswer>),
     /// What the client has not told: for tools. It travels ahead of what is sent anyway, in the same write.
     Backlog(BacklogReport),
-}
-
-/// Changes of a client that its server has not heard of.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct BacklogReport {
-    /// Changes; with a digest those that it leaves.
-    pub records: u64,
-    pub bytes: u64,
-    /// How long the oldest of them had been waiting.
-    pub age: Duration,
 }
 
 // ---------------------------------------------------------------- calls
@@ -357,121 +341,10 @@ pub enum FromHolder {
     Lease,
 }
 
-/// What is to be created.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct NewNode {
-    pub kind: FileKind,
-    /// Permission bits, umask not yet applied.
-    pub perm: u16,
-    pub umask: u16,
-    pub rdev: u32,
-    /// Target of a symbolic link, else empty.
-    pub target: Vec<u8>,
-    pub creds: Creds,
-    /// What to do if the name exists: only for regular files.
-    pub existing: IfExists,
-    /// Whether the creator goes on to hold it open.
-    pub open: InUse,
-}
-
-impl NewNode {
-    /// What union file systems take for a removed name: a character device with the number 0 (`WHITEOUT_DEV` in Linux).
-    pub fn whiteout(creds: Creds) -> NewNode {
-        NewNode {
-            kind: FileKind::CharDevice,
-            perm: 0,
-            umask: 0,
-            rdev: 0,
-            target: Vec::new(),
-            creds,
-            existing: IfExists::Fail,
-            open: InUse::No,
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum IfExists {
-    /// O_EXCL, mkdir, mknod, symlink: EEXIST.
-    Fail,
-    /// open(O_CREAT): the existing inode is the answer.
-    Open,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Unlink {
-    /// unlink(2). The caller's own machine may still have it open.
-    File { in_use: InUse },
-    /// rmdir(2).
-    Directory,
-    /// unlink(2) of a file that the caller's machine does not have open, and of which the caller has changes to tell that the
-    /// server has no room for: they go with it. ENOSPC if anybody may see the file afterwards, by another name or because
-    /// another session has it open.
-    Untold,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Rename {
-    /// May replace; `in_use`: whether the caller's machine has the replaced inode open.
-    Plain {
-        in_use: InUse,
-    },
-    NoReplace,
-    Exchange,
-    /// RENAME_WHITEOUT (renameat2(2)): a whiteout stays at the old name in the same step. `existing`: whether what is at the new
-    /// name is replaced; `in_use` as for [`Rename::Plain`].
-    Whiteout {
-        existing: Replace,
-        in_use: InUse,
-        creds: Creds,
-    },
-}
-
-/// What a rename does with what is at the new name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Replace {
-    Allowed,
-    /// RENAME_NOREPLACE: EEXIST.
-    Refused,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Whence {
     Data,
     Hole,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum WriteAt {
-    Offset(u64),
-    /// O_APPEND: at the end of the file as the server knows it.
-    End,
-    /// At this offset, from pages that the client's kernel writes back, and keeps locked until the answer.
-    Pages(u64),
-}
-
-/// Modes of fallocate(2).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Allocate {
-    /// Reserve, and extend the file if needed.
-    Extend,
-    /// FALLOC_FL_KEEP_SIZE
-    KeepSize,
-    /// FALLOC_FL_PUNCH_HOLE | KEEP_SIZE
-    PunchHole,
-    /// FALLOC_FL_ZERO_RANGE
-    ZeroRange,
-    /// FALLOC_FL_ZERO_RANGE | KEEP_SIZE
-    ZeroRangeKeepSize,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum SetXattr {
-    Either,
-    /// XATTR_CREATE
-    Create,
-    /// XATTR_REPLACE
-    Replace,
 }
 
 // ---------------------------------------------------------------- answers
