@@ -5,6 +5,7 @@ use crate::hello::{self, Accepted, Room};
 use crate::link::Lane;
 use crate::net::{Connection, ReadError};
 use crate::respond::{self, Leases};
+use crate::served::Served;
 use crate::shared::Shared;
 use bytes::Bytes;
 use std::net::SocketAddr;
@@ -92,17 +93,18 @@ async fn serve_connection(
             connection.allow_frames_of(FRAME_MAX);
             let unsent_max = shared.config.limits.unsent_bytes;
             let (queue, work) = mpsc::unbounded_channel();
-            let worker = tokio::spawn(link.clone().work(work));
+            let served = Served { shared: shared.clone(), link: link.clone() };
+            let worker = tokio::spawn(served.clone().work(work));
             // Answers to recalls come on the control connection, whatever comes before them.
             let long = (link.lane == Lane::Data).then_some(&link.share);
-            let handle = |frame, held| link.handle(frame, held, &queue);
+            let handle = |frame, held| served.handle(frame, held, &queue);
             let error = connection.serve(unsent_max, &link.backlog, long, handle).await;
             drop(queue);
             // What it is at may leave something behind that is to be forgotten with the connection.
             if worker.await.is_err() {
                 tracing::error!(session = %link.session.id, "a connection's worker had panicked");
             }
-            link.ended();
+            served.ended();
             error
         }
         Ok(Accepted::Admin) => {

@@ -2,11 +2,11 @@
 //! locked and what follows from the table's decisions is in `guard`.
 
 use crate::clock;
+use crate::link::{Line, Warned};
 use crate::metrics::CallKind;
 use crate::net::Outbox;
 use crate::put_off::PutOff;
-use crate::restore::EPOCHS_PER_START;
-use crate::session::records::ServerRecord;
+use crate::records::ServerRecord;
 use crate::session::{Opens, ReplyTo, Session};
 use soda_lease::locks::{Delegations, LockTable, WaitKey};
 use soda_lease::table::{OpKey, Table};
@@ -16,6 +16,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// Epochs of one run: at 100,000 grants a second enough for five years.
+pub(crate) const EPOCHS_PER_START: u32 = 44;
 
 /// The table's name for the server's own work, such as the deletion of orphans. Never given to a client.
 pub(crate) const OWN_SESSION: SessionId = SessionId(u64::MAX);
@@ -52,6 +55,7 @@ pub(crate) struct Core {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) session: Arc<Session>,
+    pub(crate) digests: Arc<Line>,
     pub(crate) control: Option<Arc<Outbox>>,
     pub(crate) data: Vec<Arc<Outbox>>,
     pub(crate) peer: String,
@@ -66,6 +70,7 @@ impl Entry {
     pub(crate) fn new(session: Arc<Session>, standing: Standing, now: Monotonic) -> Entry {
         Entry {
             session,
+            digests: Arc::default(),
             control: None,
             data: Vec::new(),
             peer: String::new(),
@@ -95,13 +100,6 @@ pub(crate) struct Waiting {
     pub(crate) since: Monotonic,
     pub(crate) warned: Warned,
     pub(crate) wake: oneshot::Sender<Verdict>,
-}
-
-/// Whether the log has said that it waits long.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Warned {
-    NotYet,
-    Already,
 }
 
 /// A lock that cannot be had yet.

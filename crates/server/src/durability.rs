@@ -7,8 +7,8 @@
 //! what carries a round that has no such note is in doubt, and is not counted as stored when its client comes back. Whether
 //! there was one is told by the kernel's boot id: what a process wrote survives its own death, not that of the kernel.
 
+use crate::records::{self, RecordError};
 use crate::rounds::{BootId, DurabilityRecord, Round};
-use crate::session::records::{self, RecordError};
 use soda_storage::{Batch, DataStore, MetaStore, Table, crash};
 use soda_types::FsResult;
 use soda_volume::Volume;

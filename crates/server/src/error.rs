@@ -1,6 +1,6 @@
 //! Why a server does not start, with what the administrator can do about it.
 
-use crate::session::records::RecordError;
+use crate::records::RecordError;
 use soda_storage::StorageError;
 use soda_types::FsError;
 use std::net::SocketAddr;

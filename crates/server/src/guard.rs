@@ -5,13 +5,15 @@
 //! what a client receives has the order of the decisions. Nothing under the lock waits for the network or the store.
 
 use crate::clock;
-use crate::core::{Core, Verdict, Waiting, Warned};
+use crate::core::{Core, Verdict, Waiting};
+use crate::link::{Incoming, Warned};
 use crate::metrics::CallKind;
 use crate::net::Outbox;
-use crate::respond::Leases;
+use crate::respond::{self, Leases};
 use crate::shared::Shared;
+use bytes::Bytes;
 use soda_lease::table::{Access, Covered, Granted, OpKey, Output, Refusal};
-use soda_protocol::{Frame, FrameKind, Inquiry, InquiryAnswer, Node, OpId, Push};
+use soda_protocol::{Answer, Failure, Frame, FrameKind, Inquiry, InquiryAnswer, Node, OpId, Push};
 use soda_types::{Fid, InUse, LeasePart, Monotonic, Recall, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -55,6 +57,21 @@ pub(crate) struct Asker {
     pub(crate) kind: CallKind,
     pub(crate) op: Option<OpId>,
     pub(crate) tag: u64,
+}
+
+impl Incoming {
+    pub(crate) fn asker(&self) -> Asker {
+        Asker { session: self.session(), kind: self.kind, op: self.request.op, tag: self.tag }
+    }
+
+    /// Answers in the order of the table's decisions.
+    pub(crate) fn answer_in(&self, core: &mut CoreGuard<'_>, result: &Result<Answer, Failure>) {
+        self.count(result);
+        core.send(
+            &self.link.outbox,
+            respond::reply(self.tag, &respond::encode(result), Leases::NONE, Bytes::new()),
+        );
+    }
 }
 
 impl Shared {
@@ -335,7 +352,7 @@ impl<'s> CoreGuard<'s> {
     }
 
     pub(crate) fn push(&mut self, outbox: &Arc<Outbox>, push: &Push) {
-        match Frame::new(FrameKind::Push, 0, push, bytes::Bytes::new()) {
+        match Frame::new(FrameKind::Push, 0, push, Bytes::new()) {
             Ok(frame) => self.send(outbox, frame),
             Err(error) => tracing::error!(%error, "a push could not be encoded"),
         }

@@ -5,9 +5,9 @@ use crate::core::{Entry, Standing};
 use crate::link::{Lane, Link};
 use crate::net::{Backlog, Connection, Share};
 use crate::random::random;
+use crate::records::SessionRecord;
 use crate::respond::{self, Leases};
 use crate::session::Session;
-use crate::session::records::SessionRecord;
 use crate::shared::Shared;
 use bytes::Bytes;
 use soda_protocol::{
@@ -228,17 +228,21 @@ impl Shared {
         Ok(session)
     }
 
-    fn link(self: &Arc<Self>, session: Arc<Session>, connection: &Connection, lane: Lane) -> Arc<Link> {
+    fn link(&self, session: Arc<Session>, connection: &Connection, lane: Lane) -> Arc<Link> {
         let outbox = connection.outbox().clone();
         let share = Share::new(&self.intake, &session.account);
+        // Nothing is carried out any more for one that has ended meanwhile.
+        let digests = self.core().sessions.get(&session.id).map(|entry| entry.digests.clone());
         Arc::new(Link {
-            shared: self.clone(),
             session,
+            digests: digests.unwrap_or_default(),
             outbox,
             share,
             lane,
             waiting: AtomicUsize::new(0),
+            waiting_max: self.config.limits.waiting_per_connection,
             backlog: Backlog::default(),
+            metrics: self.metrics.clone(),
         })
     }
 

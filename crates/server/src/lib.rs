@@ -22,15 +22,16 @@
 //! * Tools: `clock`, `random`, `rounds` (which start of the server, which round of syncs), `config`, `starting`, `memory`,
 //!   `metrics`, `net` (sockets, and the memory of what came on them), `respond` (how a reply is encoded), `places`, `sync` (group
 //!   commit).
-//! * State: `session` (slots, open files, inode numbers, records), `space` (reserved), `durability`
-//!   (which changes are known to be on the medium),
-//!   `put_off` (lock calls that wait for a delegate), `core` (what the one lock guards), `agenda` (what is noted for others to
-//!   do), `shared` (all that every part knows).
+//! * Stored: `numbers` (inode numbers that sessions may give), `records` (what is in the store beside the volume), `durability`
+//!   (which changes are known to be on the medium).
+//! * State: `session` (slots, open files), `space` (reserved), `link` (a connection with what arrived on it), `put_off` (calls
+//!   about locks that wait for a delegate), `core` (what the one lock guards), `agenda` (what is noted for others to do),
+//!   `shared` (all that every part knows).
 //! * The lock: `guard` locks the core and carries out what the table decides; `lock_waits` and `register` (the store's list of
 //!   sessions) stand on it.
-//! * A request: `link` is a connection with what arrived on it; `call`, `locking` and `reclaim` do what it asks for; `reader`
-//!   and `worker` are its way in. `admin` answers tools. `hello` begins and resumes sessions, and `accept` decides by it which of
-//!   these a connection gets.
+//! * A request: `call`, `locking` and `reclaim` do what it asks for; `reader` and `worker` are its way in, on a connection that
+//!   is `served`. `admin` answers tools. `hello` begins and resumes sessions, and `accept` decides by it which of these a
+//!   connection gets.
 //! * `upkeep` is what nobody asks for. `error` is why a start fails, `restore` what it finds; `server` starts and stops
 //!   everything.
 //!
@@ -55,15 +56,18 @@ mod locking;
 mod memory;
 mod metrics;
 mod net;
+mod numbers;
 mod places;
 mod put_off;
 mod random;
 mod reader;
 mod reclaim;
+mod records;
 mod register;
 mod respond;
 mod restore;
 mod rounds;
+mod served;
 mod server;
 mod session;
 mod shared;
@@ -77,9 +81,9 @@ pub use config::{CacheSizes, Equation8, Exposure, Limits, ServerConfig};
 pub use error::StartError;
 pub use memory::resident_memory;
 pub use random::random;
+pub use records::RecordError;
 pub use restore::Stores;
 pub use rounds::BootId;
 pub use server::{RunningServer, Server};
 pub use session::check::{DamagedRecord, check_records};
-pub use session::records::RecordError;
 pub use soda_lease::table::{BackOff, DeepLeases, ObjectTerm, WriteLeases};

@@ -4,12 +4,11 @@
 use crate::core::{Core, LockWaiting};
 use crate::guard::CoreGuard;
 use crate::link::Incoming;
-use crate::locking::lock_of;
 use crate::respond::{self, Leases};
 use crate::session::ReplyTo;
 use bytes::Bytes;
 use soda_lease::locks::WaitKey;
-use soda_protocol::{Answer, Delegable, Failure, Push};
+use soda_protocol::{Answer, Call, Delegable, Failure, Push};
 use soda_types::{Epoch, Errno, Fid, Lock, Monotonic, SessionId};
 use std::time::Duration;
 
@@ -142,5 +141,13 @@ impl CoreGuard<'_> {
         self.shared().metrics.call(waiting.kind).latency.record(waited);
         let frame = respond::reply(*tag, &respond::encode(result), Leases::NONE, Bytes::new());
         self.send(outbox, frame);
+    }
+}
+
+/// What a call asks for, or asks about.
+fn lock_of(incoming: &Incoming) -> Option<Lock> {
+    match &incoming.request.call {
+        Call::LockTest { lock, .. } | Call::LockSet { lock, .. } => Some(*lock),
+        _ => None,
     }
 }

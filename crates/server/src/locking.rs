@@ -38,14 +38,6 @@ pub(crate) fn run(shared: &Shared, incoming: Incoming) {
     shared.core().decide_in_turn(incoming);
 }
 
-/// What a call asks for, or asks about.
-pub(crate) fn lock_of(incoming: &Incoming) -> Option<Lock> {
-    match &incoming.request.call {
-        Call::LockTest { lock, .. } | Call::LockSet { lock, .. } => Some(*lock),
-        _ => None,
-    }
-}
-
 impl CoreGuard<'_> {
     /// Decides, or puts it off until the session that decides about the file's locks alone has told of them.
     fn decide_in_turn(&mut self, incoming: Incoming) {

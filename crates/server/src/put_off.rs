@@ -1,7 +1,6 @@
 //! Calls about the locks of a file that wait until the session that decides about them alone has told of its locks.
 
-use crate::core::Warned;
-use crate::link::{Counted, Incoming};
+use crate::link::{Counted, Incoming, Warned};
 use soda_types::{Fid, Monotonic, SessionId};
 use std::collections::BTreeMap;
 use std::ops::Bound;

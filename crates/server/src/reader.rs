@@ -1,16 +1,16 @@
 //! What arrives on a session's connection, on the task that reads it: nothing here waits for the store. It renews the session
 //! and takes answers to recalls; all else becomes a [`Task`] for the connection's worker.
 
-use crate::link::{Incoming, Lane, Link};
+use crate::link::{Incoming, Lane};
 use crate::metrics::CallKind;
 use crate::net::{Awaited, Held, SHORT};
 use crate::respond::{self, Leases};
+use crate::served::Served;
 use bytes::Bytes;
 use soda_lease::table::SessionEnded;
 use soda_protocol::{Answer, Call, Failure, Frame, FrameKind, Note, Record, Request};
 use soda_types::Fid;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 
@@ -36,25 +36,20 @@ pub(crate) enum What {
 
 pub(crate) type Queue = mpsc::UnboundedSender<Task>;
 
-impl Link {
+impl Served {
     /// Looks at a frame, for which memory was taken before it was read or was not. `Break`: the peer does not speak the protocol.
-    pub(crate) fn handle(
-        self: &Arc<Link>,
-        frame: Frame,
-        held: Option<Held>,
-        queue: &Queue,
-    ) -> ControlFlow<()> {
+    pub(crate) fn handle(&self, frame: Frame, held: Option<Held>, queue: &Queue) -> ControlFlow<()> {
         let bytes = frame.body.len() + frame.payload.len();
         let what = match frame.kind {
             FrameKind::Request => self.handle_request(frame, held),
-            FrameKind::Note if self.lane == Lane::Control => self.handle_note(&frame),
+            FrameKind::Note if self.link.lane == Lane::Control => self.handle_note(&frame),
             FrameKind::Note | FrameKind::Reply | FrameKind::Push => {
-                tracing::warn!(session = %self.session.id, kind = ?frame.kind, "a frame that no client sends here");
+                tracing::warn!(session = %self.link.session.id, kind = ?frame.kind, "a frame that no client sends here");
                 return ControlFlow::Break(());
             }
         };
         if let Some(what) = what {
-            self.backlog.add(bytes);
+            self.link.backlog.add(bytes);
             if queue.send(Task { what, bytes }).is_err() {
                 return ControlFlow::Break(());
             }
@@ -62,7 +57,7 @@ impl Link {
         ControlFlow::Continue(())
     }
 
-    fn handle_request(self: &Arc<Link>, frame: Frame, held: Option<Held>) -> Option<What> {
+    fn handle_request(&self, frame: Frame, held: Option<Held>) -> Option<What> {
         let arrived = Instant::now();
         // First of all, whatever comes of it: the client counts on having renewed its session with every request that is
         // answered.
@@ -86,8 +81,9 @@ impl Link {
         held.grow(decoded(&request.call));
         let kind = CallKind::from(&request.call);
         let (tag, payload) = (frame.tag, frame.payload);
-        let incoming = Incoming { link: self.clone(), tag, kind, request, payload, held, arrived, order };
-        tracing::trace!(session = %self.session.id, op = kind.name(), tag = incoming.tag, "request");
+        let incoming =
+            Incoming { link: self.link.clone(), tag, kind, request, payload, held, arrived, order };
+        tracing::trace!(session = %self.link.session.id, op = kind.name(), tag = incoming.tag, "request");
         if incoming.request.call == Call::Renew {
             incoming.answer(&Ok(Answer::Done));
             return None;
@@ -99,14 +95,14 @@ impl Link {
     /// on it, too. `None`: it is to come again later.
     fn room_for(&self, request: &Request, bytes: usize) -> Option<Held> {
         // Of what is under way already nobody can say that nothing was done.
-        let is_new = || request.op.is_some_and(|op| self.session.slots().is_new(op));
+        let is_new = || request.op.is_some_and(|op| self.link.session.slots().is_new(op));
         match request.call {
             Call::Digest { .. } | Call::Write { .. } if bytes > SHORT && is_new() => {}
-            _ => return Some(self.share.take(bytes)),
+            _ => return Some(self.link.share.take(bytes)),
         }
-        self.share.try_take(bytes, Awaited::No).or_else(|| {
-            let is_awaited = self.shared.core().table.is_asked(self.session.id);
-            if is_awaited { self.share.try_take(bytes, Awaited::Yes) } else { None }
+        self.link.share.try_take(bytes, Awaited::No).or_else(|| {
+            let is_awaited = self.shared.core().table.is_asked(self.link.session.id);
+            if is_awaited { self.link.share.try_take(bytes, Awaited::Yes) } else { None }
         })
     }
 
@@ -114,7 +110,7 @@ impl Link {
     fn renew(&self) -> Result<u64, SessionEnded> {
         let mut core = self.shared.core();
         let now = core.now;
-        core.table.handle_traffic(now, self.session.id)?;
+        core.table.handle_traffic(now, self.link.session.id)?;
         Ok(core.new_key())
     }
 
@@ -122,11 +118,11 @@ impl Link {
         let note: Note = match frame.message() {
             Ok(note) => note,
             Err(error) => {
-                tracing::warn!(session = %self.session.id, %error, "a note was not understood");
+                tracing::warn!(session = %self.link.session.id, %error, "a note was not understood");
                 return None;
             }
         };
-        let id = self.session.id;
+        let id = self.link.session.id;
         let mut core = self.shared.core();
         let now = core.now;
         if core.table.handle_traffic(now, id).is_err() {
@@ -164,13 +160,13 @@ impl Link {
     }
 
     fn refuse(&self, tag: u64, failure: &Failure) {
-        self.outbox.push(respond::reply(
+        self.link.outbox.push(respond::reply(
             tag,
             &respond::encode(&Err(failure.clone())),
             Leases::NONE,
             Bytes::new(),
         ));
-        self.outbox.flush();
+        self.link.outbox.flush();
     }
 }
 

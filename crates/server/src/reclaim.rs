@@ -3,6 +3,7 @@
 use crate::call::place::{core_with_places, places};
 use crate::core::Standing;
 use crate::link::Incoming;
+use crate::shared::Shared;
 use soda_lease::locks::IfBusy;
 use soda_lease::table::Ancestors;
 use soda_protocol::{Answer, Failure, Reclaim, ReclaimStep};
@@ -10,12 +11,11 @@ use soda_storage::crash;
 use soda_types::{Fid, Grant, Mode, SessionId, Version};
 
 /// Takes one batch. Batches may be repeated: a lease that is held already is answered with what it is now.
-pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
+pub(crate) fn run(shared: &Shared, incoming: &Incoming, reclaim: &Reclaim) {
     let session = incoming.session();
-    let shared = &incoming.link.shared;
     // Nobody else changes these inodes before the grace period ends, so this needs no lock.
     let unchanged: Vec<bool> =
-        reclaim.leases.iter().map(|(grant, version)| incoming.is_at(grant, *version)).collect();
+        reclaim.leases.iter().map(|(grant, version)| shared.is_at(grant, *version)).collect();
     let open: Vec<Fid> =
         reclaim.open.iter().copied().filter(|fid| shared.volume.getattr(*fid).is_ok()).collect();
 
@@ -65,12 +65,12 @@ pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
     core.settle_locks();
 }
 
-impl Incoming {
+impl Shared {
     /// Whether the store has the version that the client's cache has. A power cut may have taken the last
     /// changes. What came after
     /// that version under a write lease was the client's own, told in digests whose answers it has not got.
     fn is_at(&self, grant: &Grant, version: Version) -> bool {
-        self.link.shared.volume.getattr(grant.fid).is_ok_and(|attr| match grant.mode {
+        self.volume.getattr(grant.fid).is_ok_and(|attr| match grant.mode {
             Mode::Read => attr.version == version,
             Mode::Write => attr.version >= version,
         })

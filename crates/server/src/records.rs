@@ -3,7 +3,7 @@
 //! Every record is a version byte and a postcard body. A change's reply travels in the batch of the change, so that both
 //! are there after a crash, or neither.
 
-use super::numbers::NumbersRecord;
+use crate::numbers::NumbersRecord;
 use crate::random::random;
 use crate::rounds::{DurabilityRecord, Round};
 use bytes::Bytes;
@@ -146,7 +146,7 @@ pub(crate) fn load_sessions(meta: &dyn MetaStore) -> Result<Vec<StoredSession>, 
 }
 
 /// One session, of which this is the record.
-pub(super) fn load_session(
+pub(crate) fn load_session(
     meta: &dyn MetaStore,
     id: SessionId,
     value: &[u8],
@@ -157,7 +157,7 @@ pub(super) fn load_session(
 }
 
 /// The record of a session that nobody can prove to be his.
-pub(super) fn unprovable() -> Result<SessionRecord, RecordError> {
+pub(crate) fn unprovable() -> Result<SessionRecord, RecordError> {
     Ok(SessionRecord {
         client: ClientId([0; 16]),
         secret: random().map_err(RecordError::Random)?,
@@ -226,7 +226,7 @@ fn reply_range(session: SessionId) -> (Bytes, Bytes) {
     (session_key(session), [&session.0.to_be_bytes()[..], &[0xff; 9]].concat().into())
 }
 
-pub(super) fn scan(
+pub(crate) fn scan(
     meta: &dyn MetaRead,
     table: Table,
     start: &[u8],
@@ -250,18 +250,18 @@ fn decode<T: DeserializeOwned>(table: Table, key: &[u8], bytes: &[u8]) -> Result
     }
 }
 
-pub(super) fn damaged(table: Table, key: &[u8]) -> RecordError {
+pub(crate) fn damaged(table: Table, key: &[u8]) -> RecordError {
     RecordError::Damaged { table: table.name(), key: key.to_owned() }
 }
 
-pub(super) fn number(key: &[u8]) -> Option<u64> {
+pub(crate) fn number(key: &[u8]) -> Option<u64> {
     key.try_into().ok().map(u64::from_be_bytes)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::numbers::BLOCK_MAX;
     use super::*;
+    use crate::numbers::BLOCK_MAX;
     use crate::rounds::BootId;
     use proptest::prelude::*;
     use proptest::sample::Index;

@@ -8,7 +8,7 @@
 //! A session whose end the store refuses keeps its locks, or it could come back after a restart and share them with the
 //! next owner. Its end is tried again until it is written.
 
-use crate::session::records::{self, ServerRecord, SessionRecord};
+use crate::records::{self, ServerRecord, SessionRecord};
 use crate::shared::Shared;
 use soda_storage::{Batch, MetaStore, StorageError, Table, crash};
 use soda_types::{Errno, FsError, FsResult, SessionId};

@@ -2,12 +2,12 @@
 
 use crate::clock;
 use crate::config::{Equation8, ServerConfig};
-use crate::core::{Core, Entry, OWN_SESSION, Standing};
+use crate::core::{Core, EPOCHS_PER_START, Entry, OWN_SESSION, Standing};
 use crate::durability::Durability;
 use crate::error::StartError;
 use crate::random::random;
+use crate::records::{self, ServerRecord};
 use crate::session::Session;
-use crate::session::records::{self, ServerRecord};
 use crate::space::Space;
 use soda_lease::locks::LockTable;
 use soda_lease::table::{self, BackOff, Table, TableConfig};
@@ -18,9 +18,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Epochs of one run: at 100,000 grants a second enough for five years.
-pub(crate) const EPOCHS_PER_START: u32 = 44;
 
 /// Where a server keeps everything.
 #[derive(Clone, Debug)]

@@ -3,8 +3,9 @@
 
 use crate::call::place::ancestors;
 use crate::clock;
-use crate::core::{Core, OWN_SESSION, Verdict, Waiting, Warned};
+use crate::core::{Core, OWN_SESSION, Verdict, Waiting};
 use crate::guard::{Admission, Asker, CoreGuard};
+use crate::link::Warned;
 use crate::metrics::CallKind;
 use crate::shared::Shared;
 use soda_lease::table::{Access, Outcome};

@@ -2,11 +2,12 @@
 //! a place to wait for the store in.
 
 use crate::call;
-use crate::link::{Incoming, Lane, Link};
+use crate::link::{Incoming, Lane};
 use crate::locking;
 use crate::reader::{Task, What};
 use crate::reclaim;
 use crate::respond::{self, Leases};
+use crate::served::Served;
 use crate::session::Arrival;
 use bytes::Bytes;
 use soda_protocol::{Answer, Call, Failure};
@@ -19,19 +20,19 @@ use tokio::sync::mpsc;
 /// Tasks that are done before others get the place.
 const TURN: usize = 64;
 
-impl Link {
+impl Served {
     /// Does what arrives, until the connection has ended. This may wait for the store.
-    pub(crate) async fn work(self: Arc<Link>, mut queue: mpsc::UnboundedReceiver<Task>) {
+    pub(crate) async fn work(self, mut queue: mpsc::UnboundedReceiver<Task>) {
         let mut turn = Vec::new();
         while queue.recv_many(&mut turn, TURN).await > 0 {
             let _place = self.shared.places.enter().await;
-            let _corked = self.outbox.cork();
+            let _corked = self.link.outbox.cork();
             for Task { what, bytes } in turn.drain(..) {
                 // What a client is not answered it sends again, on its next connection.
-                if !self.outbox.is_closed() {
+                if !self.link.outbox.is_closed() {
                     self.carry_out(what);
                 }
-                self.backlog.done(bytes, &self.outbox);
+                self.link.backlog.done(bytes, &self.link.outbox);
             }
         }
     }
@@ -40,13 +41,13 @@ impl Link {
     pub(crate) fn ended(&self) {
         let mut core = self.shared.core();
         let now = core.now;
-        core.forget_lock_waits_on(self.session.id, self.outbox.id());
-        if let Some(entry) = core.sessions.get_mut(&self.session.id) {
-            if entry.control.as_ref().is_some_and(|control| control.id() == self.outbox.id()) {
+        core.forget_lock_waits_on(self.link.session.id, self.link.outbox.id());
+        if let Some(entry) = core.sessions.get_mut(&self.link.session.id) {
+            if entry.control.as_ref().is_some_and(|control| control.id() == self.link.outbox.id()) {
                 entry.control = None;
                 entry.silent_since = Some(now);
             }
-            entry.data.retain(|data| data.id() != self.outbox.id());
+            entry.data.retain(|data| data.id() != self.link.outbox.id());
         }
     }
 
@@ -56,14 +57,14 @@ impl Link {
             What::Closed { fids, order } => {
                 let mut core = self.shared.core();
                 for fid in fids {
-                    core.opens.close(self.session.id, fid, order);
+                    core.opens.close(self.link.session.id, fid, order);
                     core.drop_if_unused(fid);
                 }
             }
             What::Cancel(tag) => {
                 let mut core = self.shared.core();
-                core.cancel(self.session.id, tag);
-                core.cancel_lock(self.session.id, tag);
+                core.cancel(self.link.session.id, tag);
+                core.cancel_lock(self.link.session.id, tag);
                 core.settle();
             }
         }
@@ -81,16 +82,16 @@ impl Link {
             | Call::Reclaim(_)
             | Call::Goodbye
             | Call::Digest { .. }
-                if self.lane != Lane::Control =>
+                if self.link.lane != Lane::Control =>
             {
                 incoming.unsupported("only on the control connection");
             }
-            Call::Reclaim(reclaim) => reclaim::run(&incoming, reclaim),
+            Call::Reclaim(reclaim) => reclaim::run(&self.shared, &incoming, reclaim),
             Call::Goodbye => self.goodbye(&incoming),
             Call::StatFs { .. } => {
                 let mut stats = self.shared.volume.statfs();
                 if let Ok(stats) = &mut stats {
-                    let others = self.shared.space.of_others(self.session.id);
+                    let others = self.shared.space.of_others(self.link.session.id);
                     stats.free_bytes = stats.free_bytes.saturating_sub(others);
                     // An inode takes space, too.
                     let free_inodes = stats.free_inodes.min(stats.free_bytes / INODE_COST);
@@ -121,22 +122,27 @@ impl Link {
                 return incoming.invalid("a call that changes nothing has no slot");
             }
             (Changes::Something, Some(op)) => {
-                let arrival = self.session.slots().arrive(op, incoming.reply_to());
+                let arrival = self.link.session.slots().arrive(op, incoming.reply_to());
                 match arrival {
                     Arrival::New => {}
                     Arrival::Answered(result) => {
                         self.shared.metrics.retries.add(1);
                         if let Call::Digest { .. } = incoming.request.call {
-                            return call::digest::answer_again(&incoming, &result);
+                            return call::digest::answer_again(&self.shared, &incoming, &result);
                         }
                         // Without leases: whatever the first reply granted may have been recalled since.
-                        self.outbox.push(respond::reply(incoming.tag, &result, Leases::NONE, Bytes::new()));
-                        self.outbox.flush();
+                        self.link.outbox.push(respond::reply(
+                            incoming.tag,
+                            &result,
+                            Leases::NONE,
+                            Bytes::new(),
+                        ));
+                        self.link.outbox.flush();
                         return;
                     }
                     Arrival::Joined => {
                         self.shared.metrics.retries.add(1);
-                        self.shared.core().join(self.session.id, op, incoming.tag);
+                        self.shared.core().join(self.link.session.id, op, incoming.tag);
                         return;
                     }
                     Arrival::Old => {
@@ -147,33 +153,33 @@ impl Link {
                 }
             }
         }
-        if let Err(busy) = self.may_wait() {
+        if let Err(busy) = self.link.may_wait() {
             return incoming.answer_undone(&Err(busy));
         }
-        call::start(incoming);
+        call::start(Arc::clone(&self.shared), incoming);
     }
 
     fn goodbye(&self, incoming: &Incoming) {
         let mut core = self.shared.core();
         let now = core.now;
         // This connection stays open for the answer; the client closes it.
-        if let Some(entry) = core.sessions.get_mut(&self.session.id) {
+        if let Some(entry) = core.sessions.get_mut(&self.link.session.id) {
             entry.control = None;
         }
-        core.table.close_session(now, self.session.id);
-        core.end_session(self.session.id);
+        core.table.close_session(now, self.link.session.id);
+        core.end_session(self.link.session.id);
         core.settle();
         drop(core);
         crash::point("server.goodbye");
         self.shared.metrics.sessions_closed.add(1);
         // The client counts on not being waited for after a restart.
         self.shared.write_ends();
-        if self.shared.register.is_refused(self.session.id) {
+        if self.shared.register.is_refused(self.link.session.id) {
             let problem = "the end of the session is not stored yet; the server goes on to try";
             return incoming.answer(&Err(Failure::Fs(FsError::new(Errno::Io, problem))));
         }
         incoming.answer(&Ok(Answer::Done));
-        tracing::info!(session = %self.session.id, name = self.session.record.name, "session closed by its client");
+        tracing::info!(session = %self.link.session.id, name = self.link.session.record.name, "session closed by its client");
     }
 }
 

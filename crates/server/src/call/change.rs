@@ -6,8 +6,8 @@ use super::place::{self, Watched};
 use super::plan::Found;
 use crate::clock;
 use crate::link::Incoming;
+use crate::records::{self, ReplyRecord};
 use crate::respond;
-use crate::session::records::{self, ReplyRecord};
 use crate::session::{Kept, Session};
 use crate::shared::Shared;
 use bytes::Bytes;
@@ -37,12 +37,12 @@ impl Done {
 
 /// Carries out an admitted change and commits it together with its reply. A failure is a reply, too.
 pub(super) fn run(
+    shared: &Shared,
     incoming: &Incoming,
     op: OpId,
     found: Found,
     staged: &mut Option<Staged>,
 ) -> Result<Conclusion, Stop> {
-    let shared = &*incoming.link.shared;
     let mut txn = shared.volume.begin(clock::calendar());
     let done = match apply_watched(shared, incoming, &mut txn, found, staged) {
         Ok(done) => done,

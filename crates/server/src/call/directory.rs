@@ -10,6 +10,7 @@ use super::node::node;
 use super::place::ancestors;
 use crate::guard::Admission;
 use crate::link::Incoming;
+use crate::shared::Shared;
 use soda_lease::table::{Access, Ancestors, OpKey, TreeVersion, Want};
 use soda_protocol::{DirPage, Rest};
 use soda_types::{Errno, Fid, Name};
@@ -20,18 +21,19 @@ const PAGE_MAX: usize = 1024;
 
 /// One page of a directory. `keys` grows by the operations that cover its entries.
 pub(super) fn page(
+    shared: &Shared,
     incoming: &Incoming,
     directory: Fid,
     after: Option<&Name>,
     limit: u32,
     keys: &mut Vec<OpKey>,
 ) -> Result<DirPage, Stop> {
-    let volume = &*incoming.link.shared.volume;
+    let volume = &*shared.volume;
     let limit = (limit as usize).clamp(1, PAGE_MAX);
     let listed = volume.read_dir(directory, after, limit, Listing::Names)?;
     let rest = if listed.len() < limit { Rest::End } else { Rest::More };
     if incoming.want() == Want::Lease {
-        admit_idle(incoming, directory, listed.iter().map(|entry| entry.fid), keys);
+        admit_idle(shared, incoming, directory, listed.iter().map(|entry| entry.fid), keys);
     }
     let mut entries = Vec::with_capacity(listed.len());
     for entry in listed {
@@ -49,12 +51,12 @@ pub(super) fn page(
 
 /// Has the inodes admitted that can be read without anybody being asked or waited for; returns how many.
 pub(super) fn admit_idle(
+    shared: &Shared,
     incoming: &Incoming,
     directory: Fid,
     fids: impl Iterator<Item = Fid>,
     keys: &mut Vec<OpKey>,
 ) -> usize {
-    let shared = &incoming.link.shared;
     let mut accesses: Vec<Access> = fids.map(Access::read).collect();
     let mut as_of = shared.tree_version();
     let mut tries = 0;

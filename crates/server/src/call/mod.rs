@@ -21,6 +21,7 @@ use crate::core::Verdict;
 use crate::guard::{Admission, CoreGuard};
 use crate::link::{Incoming, Link};
 use crate::respond::{self, Leases};
+use crate::shared::Shared;
 use crate::space::Taking;
 use bytes::Bytes;
 use conclusion::{Conclusion, Stop};
@@ -39,48 +40,48 @@ const PLACES_MAX: u32 = 20;
 const PLANS_MAX: u32 = 1000;
 
 /// Carries out a call that arrived.
-pub(crate) fn start(incoming: Incoming) {
+pub(crate) fn start(shared: Arc<Shared>, incoming: Incoming) {
     match incoming.request.call {
-        Call::Digest { .. } => return digest::start(incoming),
-        Call::Reserve { inodes, bytes } => return reserve::run(incoming, inodes, bytes),
+        Call::Digest { .. } => return digest::start(shared, incoming),
+        Call::Reserve { inodes, bytes } => return reserve::run(&shared, incoming, inodes, bytes),
         _ => {}
     }
     let mut operation =
-        Operation { incoming, staged: None, taking: None, plans: 0, inquiry: Inquired::NotYet };
+        Operation { shared, incoming, staged: None, taking: None, plans: 0, inquiry: Inquired::NotYet };
     if let Err(error) = operation.stage() {
         operation.conclude(&[], Conclusion::failed(Failure::Fs(error)));
         return;
     }
-    let link = operation.incoming.link.clone();
+    let (shared, link) = (operation.shared.clone(), operation.incoming.link.clone());
     match operation.advance() {
         Step::Done => {}
-        step => drop(tokio::spawn(wait(link, step))),
+        step => drop(tokio::spawn(wait(shared, link, step))),
     }
 }
 
-async fn wait(link: Arc<Link>, mut step: Step) {
+async fn wait(shared: Arc<Shared>, link: Arc<Link>, mut step: Step) {
     link.waiting.fetch_add(1, Ordering::Relaxed);
     // A sender is dropped only when the server stops.
-    while let Some(next) = go_on(&link, step).await {
+    while let Some(next) = go_on(&shared, step).await {
         step = next;
     }
     link.waiting.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// What comes after a step; `None`: nothing.
-async fn go_on(link: &Arc<Link>, step: Step) -> Option<Step> {
+async fn go_on(shared: &Shared, step: Step) -> Option<Step> {
     let (operation, waiting) = match step {
         Step::Done => return None,
         Step::Inquires(operation, about, answer) => {
             let said = answer.await.ok()?;
-            let _place = link.shared.places.enter().await;
+            let _place = shared.places.enter().await;
             return Some(operation.described(about, said));
         }
         Step::Waits(operation, waiting) => (operation, waiting),
     };
     match waiting.verdict.await.ok()? {
         Verdict::Admitted => {
-            let _place = link.shared.places.enter().await;
+            let _place = shared.places.enter().await;
             Some(operation.carry_out(waiting.key, waiting.found))
         }
         Verdict::SessionEnded | Verdict::NotHeld(_) | Verdict::Unplaced => {
@@ -98,6 +99,7 @@ async fn go_on(link: &Arc<Link>, step: Step) -> Option<Step> {
 /// A call under way.
 #[derive(Debug)]
 struct Operation {
+    shared: Arc<Shared>,
     incoming: Incoming,
     /// The data of a write, already stored.
     staged: Option<Staged>,
@@ -131,7 +133,7 @@ enum Step {
 impl Operation {
     /// Stores the data of a write before anybody has to wait for it.
     fn stage(&mut self) -> Result<(), FsError> {
-        let shared = &self.incoming.link.shared;
+        let shared = &self.shared;
         if let Some(wanted) =
             reserve::space_for(&self.incoming.request.call, self.incoming.payload.len() as u64)
         {
@@ -143,7 +145,7 @@ impl Operation {
                 return Err(FsError::new(Errno::Invalid, "a write of more than max_io bytes"));
             }
             let data = std::mem::take(&mut self.incoming.payload);
-            self.staged = Some(self.incoming.link.shared.volume.stage_write(*fid, data)?);
+            self.staged = Some(self.shared.volume.stage_write(*fid, data)?);
             self.incoming.held.give_back();
         }
         Ok(())
@@ -153,7 +155,7 @@ impl Operation {
     fn advance(mut self) -> Step {
         loop {
             let incoming = &self.incoming;
-            let shared = &incoming.link.shared;
+            let shared = &self.shared;
             self.plans += 1;
             if self.plans > PLANS_MAX {
                 let problem = "the names involved change too fast";
@@ -245,8 +247,8 @@ impl Operation {
         }
         let mut keys = vec![key];
         let result = match self.incoming.request.op {
-            Some(op) => change::run(&self.incoming, op, found, &mut self.staged),
-            None => read::run(&self.incoming, found, &mut keys),
+            Some(op) => change::run(&self.shared, &self.incoming, op, found, &mut self.staged),
+            None => read::run(&self.shared, &self.incoming, found, &mut keys),
         };
         match result {
             Ok(conclusion) => {
@@ -258,7 +260,7 @@ impl Operation {
                 Attempt::Done
             }
             Err(Stop::PlanAnew) => {
-                let shared = &self.incoming.link.shared;
+                let shared = &self.shared;
                 shared.metrics.replans.add(1);
                 let mut core = shared.core();
                 let now = core.now;
@@ -275,11 +277,11 @@ impl Operation {
     fn conclude(&self, keys: &[OpKey], conclusion: Conclusion) {
         let Conclusion { result, encoded, payload, outcome, mut kept, effects } = conclusion;
         let incoming = &self.incoming;
-        log_trouble(incoming, &result);
+        log_trouble(&self.shared, incoming, &result);
         if result.is_ok() {
             self.taking.iter().for_each(Taking::used);
         }
-        let shared = &incoming.link.shared;
+        let shared = &self.shared;
         if let (Some(op), Err(Failure::Fs(_))) = (incoming.request.op, &result) {
             kept = change::store_failure(shared, &incoming.link.session, op, &encoded);
         }
@@ -339,7 +341,7 @@ impl Operation {
         if !matches!(result, Err(Failure::Fs(error)) if is_stale(error)) {
             return Vec::new();
         }
-        let volume = &self.incoming.link.shared.volume;
+        let volume = &self.shared.volume;
         let mut named = plan::named_by(&self.incoming.request.call);
         named.retain(|fid| volume.getattr(*fid).as_ref().is_err_and(is_stale));
         named
@@ -367,7 +369,7 @@ fn leave_to_holder(core: &mut CoreGuard<'_>, session: SessionId, plan: &mut Plan
 }
 
 /// Errors that are the server's trouble, not the caller's, belong in its log.
-fn log_trouble(incoming: &Incoming, result: &Result<Answer, Failure>) {
+fn log_trouble(shared: &Shared, incoming: &Incoming, result: &Result<Answer, Failure>) {
     if let Err(Failure::Fs(error)) = result {
         let (session, op) = (incoming.session(), incoming.kind.name());
         match error.errno {
@@ -376,7 +378,7 @@ fn log_trouble(incoming: &Incoming, result: &Result<Answer, Failure>) {
             }
             Errno::NoSpace => {
                 tracing::warn!(%session, op, %error, "no space");
-                incoming.link.shared.janitor.want_space();
+                shared.janitor.want_space();
             }
             _ => tracing::trace!(%session, op, %error, "failed"),
         }

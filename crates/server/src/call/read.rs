@@ -6,6 +6,7 @@ use super::node::node;
 use super::plan::{Found, Planned};
 use crate::link::Incoming;
 use crate::metrics::CallKind;
+use crate::shared::Shared;
 use bytes::Bytes;
 use soda_lease::table::{OpKey, Outcome};
 use soda_protocol::{Answer, Call, Failure, Layout, MAX_IO, MAX_LAYOUT, Node, Whence};
@@ -13,8 +14,13 @@ use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, Version, XATTRS_
 use soda_volume::{SeekTarget, Volume};
 
 /// Carries out an admitted call. `keys` grows if further objects were admitted on the way.
-pub(super) fn run(incoming: &Incoming, found: Found, keys: &mut Vec<OpKey>) -> Result<Conclusion, Stop> {
-    let volume = &*incoming.link.shared.volume;
+pub(super) fn run(
+    shared: &Shared,
+    incoming: &Incoming,
+    found: Found,
+    keys: &mut Vec<OpKey>,
+) -> Result<Conclusion, Stop> {
+    let volume = &*shared.volume;
     let mut payload = Bytes::new();
     let mut effects = Effects::default();
     let answer = match &incoming.request.call {
@@ -26,7 +32,7 @@ pub(super) fn run(incoming: &Incoming, found: Found, keys: &mut Vec<OpKey>) -> R
             match found.inode {
                 Some(fid)
                     if found.inode_is == Planned::Named
-                        && directory::admit_idle(incoming, *parent, [fid].into_iter(), keys) == 0 =>
+                        && directory::admit_idle(shared, incoming, *parent, [fid].into_iter(), keys) == 0 =>
                 {
                     let kind = volume.getattr(fid)?.kind;
                     Answer::Named { parent: found_parent, fid, kind }
@@ -43,7 +49,7 @@ pub(super) fn run(incoming: &Incoming, found: Found, keys: &mut Vec<OpKey>) -> R
             match small_file(volume, &node, *most, *known) {
                 Some(data) => {
                     payload = data;
-                    incoming.link.shared.metrics.bytes_read.add(payload.len() as u64);
+                    shared.metrics.bytes_read.add(payload.len() as u64);
                     Answer::Fetched(node)
                 }
                 None => Answer::Node(node),
@@ -51,13 +57,13 @@ pub(super) fn run(incoming: &Incoming, found: Found, keys: &mut Vec<OpKey>) -> R
         }
         Call::ReadLink { fid } => Answer::Target(volume.readlink(*fid)?.to_vec()),
         Call::ReadDir { dir, after, limit } => {
-            Answer::Entries(directory::page(incoming, *dir, after.as_ref(), *limit, keys)?)
+            Answer::Entries(directory::page(shared, incoming, *dir, after.as_ref(), *limit, keys)?)
         }
         Call::GetXattrs { fid } => Answer::Xattrs(xattrs(volume, *fid)?),
         Call::GetXattr { fid, name } => Answer::Xattr(volume.get_xattr(*fid, name)?.to_vec()),
         Call::Read { fid, offset, len } => {
             payload = volume.read(*fid, *offset, (*len).min(MAX_IO) as usize)?;
-            incoming.link.shared.metrics.bytes_read.add(payload.len() as u64);
+            shared.metrics.bytes_read.add(payload.len() as u64);
             Answer::Data { attr: volume.getattr(*fid)? }
         }
         Call::Seek { fid, offset, whence } => {

@@ -1,8 +1,9 @@
 //! What a client needs to be sure that its digests cannot fail for want of it: inode numbers, space.
 
 use crate::link::Incoming;
-use crate::session::numbers::{BLOCK_MAX, NumbersRecord};
-use crate::session::records;
+use crate::numbers::{BLOCK_MAX, NumbersRecord};
+use crate::records;
+use crate::session::Session;
 use crate::shared::Shared;
 use crate::space::Purpose;
 use soda_protocol::{Allocate, Answer, Call, Failure, space_through};
@@ -11,9 +12,8 @@ use soda_types::{FsResult, Ino, SessionId};
 
 /// Sets aside what was asked for, durably: numbers that were told to a client have to be known to be its own
 /// for as long as it can tell what it created.
-pub(super) fn run(incoming: Incoming, inodes: u32, bytes: u64) {
-    let shared = incoming.link.shared.clone();
-    match reserve(&incoming, inodes, bytes) {
+pub(super) fn run(shared: &Shared, incoming: Incoming, inodes: u32, bytes: u64) {
+    match reserve(shared, &incoming.link.session, inodes, bytes) {
         Ok((answer, Stored::Before)) => incoming.answer(&Ok(answer)),
         Ok((answer, Stored::Now)) => shared.sync.request(move |synced| {
             incoming.answer(&synced.map(|()| answer).map_err(Failure::Fs));
@@ -29,8 +29,7 @@ enum Stored {
     Now,
 }
 
-fn reserve(incoming: &Incoming, inodes: u32, bytes: u64) -> FsResult<(Answer, Stored)> {
-    let (shared, session) = (&incoming.link.shared, &incoming.link.session);
+fn reserve(shared: &Shared, session: &Session, inodes: u32, bytes: u64) -> FsResult<(Answer, Stored)> {
     let mut numbers = session.numbers();
     let bytes = shared.space.reserve(session.id, bytes, || shared.free_space())?;
     let mut batch = Batch::releasing();

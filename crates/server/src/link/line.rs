@@ -1,7 +1,8 @@
 //! A session's digests are carried out one after the other, in the order of arrival.
 
-use crate::link::Incoming;
+use super::Incoming;
 use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Most digests that wait for the one in progress. A client that keeps the rules has no more without an answer; each is as
 /// large as a frame.
@@ -10,6 +11,11 @@ const LONGEST: usize = 8;
 /// Who has to wait for whom.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
     is_busy: bool,
     waiting: VecDeque<Incoming>,
 }
@@ -26,22 +32,28 @@ pub(crate) enum Entered {
 }
 
 impl Line {
-    pub(crate) fn enter(&mut self, digest: Incoming) -> Entered {
-        if !self.is_busy {
-            self.is_busy = true;
+    pub(crate) fn enter(&self, digest: Incoming) -> Entered {
+        let mut state = self.state();
+        if !state.is_busy {
+            state.is_busy = true;
             return Entered::Now(digest);
         }
-        if self.waiting.len() >= LONGEST {
+        if state.waiting.len() >= LONGEST {
             return Entered::Full(digest);
         }
-        self.waiting.push_back(digest);
+        state.waiting.push_back(digest);
         Entered::Waits
     }
 
     /// A turn has ended: the digest whose turn it is now, if any waits.
-    pub(crate) fn next(&mut self) -> Option<Incoming> {
-        let next = self.waiting.pop_front();
-        self.is_busy = next.is_some();
+    pub(crate) fn next(&self) -> Option<Incoming> {
+        let mut state = self.state();
+        let next = state.waiting.pop_front();
+        state.is_busy = next.is_some();
         next
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,11 +1,13 @@
 //! A session's connection and the requests that come on it: what everybody knows who works on one, and how it is answered.
 
-use crate::guard::{Asker, CoreGuard};
-use crate::metrics::CallKind;
+mod line;
+
+pub(crate) use line::{Entered, Line};
+
+use crate::metrics::{CallKind, Metrics};
 use crate::net::{Backlog, Held, Outbox, Share};
 use crate::respond::{self, Leases};
 use crate::session::{ReplyTo, Session};
-use crate::shared::Shared;
 use bytes::Bytes;
 use soda_lease::table::Want;
 use soda_protocol::{Answer, Failure, Request};
@@ -26,16 +28,20 @@ pub(crate) enum Lane {
 /// A connection that has said hello for a session.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) shared: Arc<Shared>,
     pub(crate) session: Arc<Session>,
+    /// The session's digests, those of its other connections, too.
+    pub(crate) digests: Arc<Line>,
     pub(crate) outbox: Arc<Outbox>,
     /// Of the memory for requests.
     pub(crate) share: Share,
     pub(crate) lane: Lane,
     /// Requests that wait for something.
     pub(crate) waiting: AtomicUsize,
+    /// So many may.
+    pub(crate) waiting_max: usize,
     /// What has arrived and is not looked at yet.
     pub(crate) backlog: Backlog,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Link {
@@ -44,7 +50,7 @@ impl Link {
     /// # Errors
     /// What it is to be answered otherwise.
     pub(crate) fn may_wait(&self) -> Result<(), Failure> {
-        if self.waiting.load(Ordering::Relaxed) < self.shared.config.limits.waiting_per_connection {
+        if self.waiting.load(Ordering::Relaxed) < self.waiting_max {
             return Ok(());
         }
         Err(Failure::Busy("too many requests of this connection wait".to_owned()))
@@ -66,6 +72,13 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Whether the log has said that a request waits long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Warned {
+    NotYet,
+    Already,
 }
 
 /// A request that has arrived.
@@ -90,10 +103,6 @@ impl Incoming {
 
     pub(crate) fn reply_to(&self) -> ReplyTo {
         ReplyTo { outbox: self.link.outbox.clone(), tag: self.tag }
-    }
-
-    pub(crate) fn asker(&self) -> Asker {
-        Asker { session: self.session(), kind: self.kind, op: self.request.op, tag: self.tag }
     }
 
     /// Whether leases can travel with the answer.
@@ -127,18 +136,9 @@ impl Incoming {
         self.answer(result);
     }
 
-    /// Answers in the order of the table's decisions.
-    pub(crate) fn answer_in(&self, core: &mut CoreGuard<'_>, result: &Result<Answer, Failure>) {
-        self.count(result);
-        core.send(
-            &self.link.outbox,
-            respond::reply(self.tag, &respond::encode(result), Leases::NONE, Bytes::new()),
-        );
-    }
-
     /// Notes the time the call took.
     pub(crate) fn count<T, E>(&self, result: &Result<T, E>) {
-        let metrics = self.link.shared.metrics.call(self.kind);
+        let metrics = self.link.metrics.call(self.kind);
         metrics.latency.record(self.arrived.elapsed());
         if result.is_err() {
             metrics.failed.add(1);

@@ -1,6 +1,6 @@
 //! The check of what the server keeps beside the volume, for `soda fsck`.
 
-use super::records::{self, RecordError};
+use crate::records::{self, RecordError};
 use soda_storage::{Batch, MetaStore, Table};
 use soda_types::SessionId;
 use std::fmt;
@@ -68,8 +68,8 @@ fn only_damage(error: RecordError) -> Result<RecordError, RecordError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::records::{ServerRecord, load_sessions, numbers_key, server_key, session_key};
     use super::*;
+    use crate::records::{ServerRecord, load_sessions, numbers_key, server_key, session_key};
     use bytes::Bytes;
     use soda_storage::MemoryMeta;
     use soda_types::Ino;

@@ -1,23 +1,19 @@
-//! Sessions: who they are, their slots, what they have open, what of them is on disk.
+//! Sessions: who they are, their slots, what they have open.
 
 mod asked;
 pub(crate) mod check;
-mod line;
-pub(crate) mod numbers;
 mod opens;
-pub(crate) mod records;
 mod slots;
 
 pub(crate) use asked::Asked;
-pub(crate) use line::{Entered, Line};
 pub(crate) use opens::Opens;
 pub(crate) use slots::{Arrival, Kept, Slots};
 
 use crate::durability::Durability;
 use crate::net::{Account, Outbox};
+use crate::numbers::Numbers;
+use crate::records::{SessionRecord, StoredSession};
 use crate::rounds::Round;
-use numbers::Numbers;
-use records::{SessionRecord, StoredSession};
 use soda_protocol::{LeaseWait, SessionKey};
 use soda_types::SessionId;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +25,6 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) record: SessionRecord,
     slots: Mutex<Slots<ReplyTo>>,
-    digests: Mutex<Line>,
     asked: Asked,
     /// Memory that its requests have.
     pub(crate) account: Arc<Account>,
@@ -51,7 +46,6 @@ impl Session {
             id,
             record,
             slots: Mutex::new(Slots::new(slots)),
-            digests: Mutex::default(),
             asked: Asked::default(),
             account: Arc::default(),
             numbers: Mutex::default(),
@@ -85,7 +79,6 @@ impl Session {
             id: stored.id,
             record: stored.record,
             slots: Mutex::new(restored),
-            digests: Mutex::default(),
             asked: Asked::default(),
             account: Arc::default(),
             numbers: Mutex::new(Numbers::restore(stored.numbers)),
@@ -96,10 +89,6 @@ impl Session {
 
     pub(crate) fn slots(&self) -> MutexGuard<'_, Slots<ReplyTo>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn digests(&self) -> MutexGuard<'_, Line> {
-        self.digests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Who hears that it is asked for what it holds.

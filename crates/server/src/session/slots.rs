@@ -3,7 +3,7 @@
 //! A slot carries one operation at a time, with growing sequences. So the server has to keep one reply per slot, and knows
 //! of each operation that arrives whether it is new, the one in progress, the one just answered, or a packet of the past.
 
-use super::records::ReplyRecord;
+use crate::records::ReplyRecord;
 use crate::respond;
 use crate::rounds::Round;
 use bytes::Bytes;

@@ -18,11 +18,12 @@ use super::place::{core_with_places, places};
 use crate::clock;
 use crate::core::Verdict;
 use crate::guard::Admission;
-use crate::link::{Counted, Incoming, Link};
+use crate::link::{Counted, Entered, Incoming, Link};
+use crate::numbers::Taken;
+use crate::records;
 use crate::respond;
 use crate::rounds::Round;
-use crate::session::numbers::Taken;
-use crate::session::{Entered, Kept, records};
+use crate::session::Kept;
 use crate::shared::Shared;
 use crate::space::{Purpose, Taking};
 use apply::{Applied, End};
@@ -53,12 +54,12 @@ enum Synced {
 }
 
 /// Carries out a digest that arrived, when those of its session that arrived before are over.
-pub(super) fn start(incoming: Incoming) {
+pub(super) fn start(shared: Arc<Shared>, incoming: Incoming) {
     let link = incoming.link.clone();
-    let entered = link.session.digests().enter(incoming);
+    let entered = link.digests.enter(incoming);
     match entered {
         Entered::Now(incoming) => {
-            let turn = Turn(link);
+            let turn = Turn { shared, link };
             begin(incoming, turn);
         }
         Entered::Waits => {}
@@ -71,18 +72,21 @@ pub(super) fn start(incoming: Incoming) {
 
 /// The turn of one of a session's digests. Its end is the beginning of the next.
 #[derive(Debug)]
-struct Turn(Arc<Link>);
+struct Turn {
+    shared: Arc<Shared>,
+    link: Arc<Link>,
+}
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let next = self.0.session.digests().next();
+        let next = self.link.digests.next();
         if let Some(incoming) = next {
-            let turn = Turn(incoming.link.clone());
+            let shared = self.shared.clone();
+            let turn = Turn { shared: shared.clone(), link: incoming.link.clone() };
             // While the server stops nobody is answered any more: the turn ends at once, and so do those of all others in line.
             if let Ok(runtime) = Handle::try_current() {
-                let link = Arc::clone(&self.0);
                 runtime.spawn(async move {
-                    let _place = link.shared.places.enter().await;
+                    let _place = shared.places.enter().await;
                     begin(incoming, turn);
                 });
             }
@@ -95,11 +99,11 @@ fn begin(incoming: Incoming, turn: Turn) {
         return incoming.invalid("a digest needs a slot and a sequence");
     };
     if let Call::Digest { after: Some(before), .. } = incoming.request.call
-        && !turn.0.session.slots().is_applied(before)
+        && !turn.link.session.slots().is_applied(before)
     {
         return incoming.answer_undone(&Err(Failure::OutOfTurn));
     }
-    let mut telling = Telling { incoming, op, staged: Vec::new(), journal: None, taking: None, _turn: turn };
+    let mut telling = Telling { incoming, op, staged: Vec::new(), journal: None, taking: None, turn };
     match telling.prepare() {
         Ok((plan, None)) => telling.ask(plan),
         Ok((plan, Some(redo))) => drop(tokio::spawn(telling.sync_and_ask(plan, redo))),
@@ -108,8 +112,7 @@ fn begin(incoming: Incoming, turn: Turn) {
 }
 
 /// Answers a digest that was answered before.
-pub(crate) fn answer_again(incoming: &Incoming, encoded: &Bytes) {
-    let shared = &incoming.link.shared;
+pub(crate) fn answer_again(shared: &Shared, incoming: &Incoming, encoded: &Bytes) {
     let Call::Digest { records, .. } = &incoming.request.call else { return };
     let made: Vec<Fid> = match postcard::from_bytes(encoded) {
         Ok(Ok::<Answer, Failure>(Answer::Digested { attrs })) => {
@@ -145,7 +148,7 @@ struct Telling {
     journal: Option<Part>,
     taking: Option<Taking>,
     /// Dropped last: the next one finds the table and the slots as this one leaves them.
-    _turn: Turn,
+    turn: Turn,
 }
 
 /// The end of a digest.
@@ -189,12 +192,12 @@ impl Telling {
     }
 
     fn shared(&self) -> &Shared {
-        &self.incoming.link.shared
+        &self.turn.shared
     }
 
     /// Plans, and stores the data of writes before anybody has to wait for it. `Some`: the medium has to have it first.
     fn prepare(&mut self) -> Result<(Plan, Option<Redo>), Failure> {
-        let shared = self.incoming.link.shared.clone();
+        let shared = self.turn.shared.clone();
         let plan = plan::plan(&shared.volume, self.records(), self.versions())?;
         let whole = self.whole();
         let (session, locks) = (self.incoming.session(), self.locks().len());
@@ -219,13 +222,13 @@ impl Telling {
     /// Goes on when the medium has the data. Meanwhile it has no place: who waits for a disk that does not end keeps nobody from
     /// what the store can do without.
     async fn sync_and_ask(mut self, plan: Plan, redo: Redo) {
-        let link = Arc::clone(&self.incoming.link);
-        let _counted = Counted::new(&link);
+        let shared = Arc::clone(&self.turn.shared);
+        let _counted = Counted::new(&self.incoming.link);
         let synced = self.sync_data(redo, plan.bytes).await;
-        let _place = link.shared.places.enter().await;
+        let _place = shared.places.enter().await;
         match synced {
             Ok(Synced::Yes) => {
-                link.shared.metrics.digest_syncs.add(1);
+                shared.metrics.digest_syncs.add(1);
                 self.staged.iter_mut().for_each(Staged::note_synced);
                 self.ask(plan);
             }
@@ -241,7 +244,7 @@ impl Telling {
     /// waits for what the session holds, or begins to: then it goes into the journal, if it may.
     async fn sync_data(&mut self, redo: Redo, bytes: u64) -> FsResult<Synced> {
         let link = Arc::clone(&self.incoming.link);
-        let (shared, session) = (&link.shared, link.session.id);
+        let (shared, session) = (&self.turn.shared, link.session.id);
         let journal = &mut self.journal;
         let instead = move || {
             let is_little = || bytes <= journal::AT_ONCE;
@@ -300,11 +303,11 @@ impl Telling {
             Admission::Admitted(key) => self.carry_out(key, &plan),
             Admission::Waits(key, verdict) => {
                 tokio::spawn(async move {
-                    let link = self.incoming.link.clone();
+                    let (shared, link) = (self.turn.shared.clone(), self.incoming.link.clone());
                     link.waiting.fetch_add(1, Ordering::Relaxed);
                     // The sender is dropped only when the server stops.
                     if let Ok(verdict) = verdict.await {
-                        let _place = link.shared.places.enter().await;
+                        let _place = shared.places.enter().await;
                         self.follow(key, verdict, &plan);
                     }
                     link.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -347,8 +350,8 @@ impl Telling {
 
     /// Makes the changes and commits them together with the reply.
     fn run(&mut self, plan: &Plan) -> Result<Conclusion, Failure> {
-        let link = self.incoming.link.clone();
-        let (shared, session) = (&*link.shared, &*link.session);
+        let (shared, link) = (self.turn.shared.clone(), self.incoming.link.clone());
+        let (shared, session) = (&*shared, &*link.session);
         let first = self.first();
         let whole = |error| Failure::Digest { lsn: first, error };
         let mut numbers = session.numbers();
@@ -395,7 +398,7 @@ impl Telling {
         let incoming = &self.incoming;
         let shared = self.shared();
         if let Err(Failure::Digest { lsn, error }) = &result {
-            log_trouble(incoming, *lsn, error);
+            log_trouble(shared, incoming, *lsn, error);
             kept = store_failure(shared, &incoming.link.session, self.op, &encoded);
         }
         let mut core = shared.core();
@@ -443,9 +446,9 @@ impl Telling {
 }
 
 /// A client that keeps the rules is never told of a failure: what it did it has done.
-fn log_trouble(incoming: &Incoming, lsn: Lsn, error: &FsError) {
+fn log_trouble(shared: &Shared, incoming: &Incoming, lsn: Lsn, error: &FsError) {
     tracing::error!(session = %incoming.session(), %lsn, %error, "a digest cannot be applied");
     if error.errno == Errno::NoSpace {
-        incoming.link.shared.janitor.want_space();
+        shared.janitor.want_space();
     }
 }

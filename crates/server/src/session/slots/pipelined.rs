@@ -2,9 +2,9 @@
 //! late: the server has a prefix of what the client did, each once.
 
 use super::{Arrival, Kept, Slots};
+use crate::records::ReplyRecord;
 use crate::respond;
 use crate::rounds::Round;
-use crate::session::records::ReplyRecord;
 use bytes::Bytes;
 use proptest::prelude::*;
 use soda_protocol::{Answer, DigestSlots, Failure, OpId};
