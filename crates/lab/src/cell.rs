@@ -1,7 +1,7 @@
 //! A real server and real mounts, as processes of this machine, on loopback. All of them end with the value that holds them.
 
 use crate::LabError;
-use crate::experiment::Lab;
+use crate::setup::Lab;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use soda_protocol::{CallKind, Purpose};

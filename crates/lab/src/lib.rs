@@ -2,10 +2,11 @@
 //! beside what the papers say that Soda comes from. `docs/LAB.md` explains it to a newcomer.
 //!
 //! * [`model`]: the formulas of `soda-model` as tables and curves.
+//! * [`workload`]: what clients do, drawn by chance.
 //! * [`sim`]: the production [`soda_lease::Table`] and [`soda_lease::Holder`], and other systems' protocols, under the same
 //!   workloads, message by message, repeatable by seed.
 //! * [`trace`]: what programs asked of a real mount, as a workload for the simulation.
-//! * [`experiment`]: the papers' experiments by name; those of the real system start servers and mounts as processes.
+//! * [`setup`], [`experiment`]: the papers' experiments by name; those of the real system start servers and mounts as processes.
 //! * [`figure`], [`check`], [`machine`], [`plot`], [`report`]: what was found, as data, what it is held to, when and where,
 //!   drawn, and on one page.
 //! * [`advise`]: what the model makes of a running server's counters.
@@ -20,8 +21,10 @@ pub mod model;
 pub mod plot;
 mod proxy;
 pub mod report;
+pub mod setup;
 pub mod sim;
 pub mod trace;
+pub mod workload;
 
 use std::path::PathBuf;
 

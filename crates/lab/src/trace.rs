@@ -12,7 +12,7 @@ mod strace;
 pub use programs::{Recorded, record};
 
 use crate::LabError;
-use crate::sim::workload::{BLOCK, Event, OpenFor, SystemCall};
+use crate::workload::{BLOCK, Event, OpenFor, SystemCall};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

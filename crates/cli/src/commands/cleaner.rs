@@ -6,7 +6,7 @@ use crate::commands::this_program;
 use crate::control;
 use crate::error::CliError;
 use rustix::process::{Pid, Signal, kill_process};
-use soda_lab::experiment::STARTED_FOR;
+use soda_lab::setup::STARTED_FOR;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Read;

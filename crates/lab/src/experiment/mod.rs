@@ -25,34 +25,11 @@ use crate::cell::{Cell, Counters};
 use crate::check::Check;
 use crate::figure::{Figure, Table};
 use crate::machine::{Machine, Stretch};
+use crate::setup::{Extent, Lab};
 use crate::{LabError, plot};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-/// In the environment of programs that an experiment starts beside servers and mounts, with [`Lab::scratch`]: they and all that
-/// they start can be told from others, and be ended when the lab was killed.
-pub const STARTED_FOR: &str = "SODA_LAB_SCRATCH";
-
-/// How much of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Extent {
-    /// All in about two minutes: fewer points, shorter runs, small files.
-    Quick,
-    Full,
-}
-
-/// What an experiment needs to run.
-pub struct Lab<'a> {
-    /// The program `soda`, for servers and mounts.
-    pub program: &'a Path,
-    /// Where servers have their data, and mounts their places. Whoever runs the experiment takes away what is left there, also
-    /// when this process is killed.
-    pub scratch: &'a Path,
-    pub extent: Extent,
-    /// Hears what is being done.
-    pub progress: &'a dyn Fn(&str),
-}
 
 /// What came of it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -112,16 +89,6 @@ pub enum Needs {
     Nothing,
     /// Root and /dev/fuse.
     Mounts,
-}
-
-impl std::fmt::Debug for Lab<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lab")
-            .field("program", &self.program)
-            .field("scratch", &self.scratch)
-            .field("extent", &self.extent)
-            .finish_non_exhaustive()
-    }
 }
 
 /// All experiments, in the order of the report.
@@ -422,17 +389,6 @@ fn writer_of(file: &str) -> Option<&'static str> {
     };
     // Tables of `hierarchical-timeouts` are none of `hierarchical`.
     ALL.iter().map(|experiment| experiment.name).filter(writes).max_by_key(|name| name.len())
-}
-
-impl Lab<'_> {
-    pub(crate) fn is_quick(&self) -> bool {
-        self.extent == Extent::Quick
-    }
-
-    /// One of two, by extent.
-    pub(crate) fn by_extent<T>(&self, quick: T, full: T) -> T {
-        if self.is_quick() { quick } else { full }
-    }
 }
 
 /// How many times as much, for a sentence.

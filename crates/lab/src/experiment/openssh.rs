@@ -1,8 +1,8 @@
 //! Debian's source of openssh is unpacked, configured and built: SSH-Build as it is today. Where the source or a compiler cannot
 //! be had, that is said, and everything else goes on.
 
-use super::{Lab, STARTED_FOR};
 use crate::LabError;
+use crate::setup::{Lab, STARTED_FOR};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -96,8 +96,8 @@ fn timed(lab: &Lab<'_>, dir: &Path, words: &[&std::ffi::OsStr]) -> Result<Durati
 
 #[cfg(test)]
 mod tests {
-    use super::super::Extent;
     use super::*;
+    use crate::setup::Extent;
     use std::ffi::OsStr;
 
     fn lab(scratch: &Path) -> Lab<'_> {

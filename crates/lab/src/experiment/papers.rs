@@ -5,8 +5,8 @@ use crate::LabError;
 use crate::check::Check;
 use crate::figure::{Axis, Figure, Series, Style, Table, Value, digits};
 use crate::sim::leases::Setting;
-use crate::sim::workload::Workload;
 use crate::sim::{INTERVAL, Outcome, System, run};
+use crate::workload::Workload;
 use soda_model::load::{Network, Sharing, Term};
 
 const EXACT: &str = "The exact formula";

@@ -6,8 +6,8 @@ use crate::check::Check;
 use crate::figure::{Axis, Figure, Series, Style, Table, Value};
 use crate::sim::compare::{Compared, systems};
 use crate::sim::leases::{Setting, Use};
-use crate::sim::workload::{Arrivals, Popularity, Sizes, Workload};
 use crate::sim::{INTERVAL, System, run as simulate};
+use crate::workload::{Arrivals, Popularity, Sizes, Workload};
 use soda_model::load::Network;
 
 /// Seconds; a local network.

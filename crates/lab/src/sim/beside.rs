@@ -2,10 +2,10 @@
 
 use super::compare::systems;
 use super::leases::{Setting, Use};
-use super::workload::{Event, Workload};
 use super::{BATCHES, Outcome, System, Tree, carry_out, protocol};
 use crate::LabError;
 use crate::figure::{Table, Value, amount, digits};
+use crate::workload::{Event, Workload};
 use serde::Serialize;
 use soda_model::load::{Network, Sharing, Term};
 use std::fmt::{self, Display, Formatter};

@@ -4,8 +4,8 @@ mod setting;
 
 pub use setting::{Granularity, Policy, Setting, Use};
 
-use super::workload::{Event, SystemCall, Workload};
 use super::{Book, Kind, Protocol, Source, Tree};
+use crate::workload::{Event, SystemCall, Workload};
 use soda_lease::holder::RecallStep;
 use soda_lease::table::{BackOff, Covered, Created, DeepLeases, Equation8, Granted, TreeChanges};
 use soda_lease::{Access, DriftMargin, Holder, HolderConfig, OpKey, Outcome, Output, Table, TableConfig};

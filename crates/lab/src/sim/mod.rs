@@ -13,13 +13,12 @@ pub mod compare;
 pub mod leases;
 pub mod rivals;
 pub mod sprite;
-pub mod workload;
 
 use crate::LabError;
 use crate::trace::Replay;
+use crate::workload::{Event, Workload};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use workload::{Event, Workload};
 
 /// What [`Outcome::consistency_rate`] has beside its mean, in words.
 pub(crate) const INTERVAL: &str = "99 % confidence";

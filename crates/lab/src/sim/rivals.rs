@@ -1,7 +1,7 @@
 //! Protocols of other systems, as far as the papers tell them: what is asked of the server when, and who hears of a change.
 
-use super::workload::{Event, OpenFor, SystemCall, Workload};
 use super::{Book, Kind, Protocol, Source};
+use crate::workload::{Event, OpenFor, SystemCall, Workload};
 use std::collections::BTreeSet;
 
 /// The paper's sSPRITE: the version number is asked for at each read, and the answer brings what is new. The server remembers

@@ -4,8 +4,8 @@
 //!
 //! Names and attributes are not cached: the server is asked for each, and makes each change of names at once.
 
-use super::workload::{Event, OpenFor, SystemCall, Workload};
 use super::{Book, Kind, Protocol, Source};
+use crate::workload::{Event, OpenFor, SystemCall, Workload};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Age after which clients write back what is dirty, seconds.

@@ -1,7 +1,7 @@
 //! What each protocol of others sends for a few calls in a row, message by message.
 
-use super::workload::{BLOCK, OpenFor, SystemCall};
 use super::*;
+use crate::workload::{Arrivals, BLOCK, OpenFor, SystemCall};
 use SystemCall::{Change, Close, Look, Open, Read, Write};
 
 const READING: SystemCall = Open(OpenFor::Reading);
@@ -168,7 +168,7 @@ fn sprite_asks_the_server_for_names_and_the_writer_for_attributes() {
 
 #[test]
 fn sprite_sends_two_messages_for_each_read_of_what_all_have_open() {
-    let arrivals = workload::Arrivals::Held;
+    let arrivals = Arrivals::Held;
     let workload = Workload { files: 3, arrivals, ..Workload::of_one_file(4, (2.0, 0.3), 500.0) };
     let outcome = run(System::Sprite, &workload, 0.001, 3).expect("runs");
     // 2NR, what the SODA paper has for Sprite; beside 4 opens of 3 files, of each of which the first who opened it is told.

@@ -2,9 +2,9 @@
 
 use super::compare::systems;
 use super::leases::{Policy, Setting, Use};
-use super::workload::{Arrivals, Event, Popularity};
 use super::*;
 use crate::trace::Trace;
+use crate::workload::{Arrivals, Event, Popularity};
 use soda_model::load::{Network, Sharing, Subtree, Term};
 
 fn poisson(clients: u32, reads: f64, writes: f64, duration: f64) -> Workload {
