@@ -4,7 +4,7 @@
 pub use crate::layout::is_directory;
 
 use crate::layout::{Home, Layout, Tree};
-use crate::message::{Content, Object, OpUid, Register, Stamp, Value, fid_of};
+use crate::register::{Content, Object, OpUid, Register, Stamp, Value, fid_of};
 use bytes::Bytes;
 use soda_oplog::{Change, Fate, Moved, Place};
 use soda_protocol::{IfExists, NewNode};
@@ -306,7 +306,7 @@ fn place(at: Register) -> Place {
 /// The register that a place is.
 pub fn register_at(place: &Place) -> Register {
     let letter = place.name.as_bytes().first().copied().unwrap_or(FIRST_NAME);
-    Register { object: crate::message::object_of(place.directory), cell: letter - FIRST_NAME }
+    Register { object: crate::register::object_of(place.directory), cell: letter - FIRST_NAME }
 }
 
 fn new(object: Object) -> NewNode {

@@ -1,8 +1,8 @@
 //! What can happen in a run.
 
-use crate::client::Dropping;
 use crate::message::{Tag, ToClient, ToServer};
 use soda_lease::OpKey;
+use soda_types::{Epoch, Fid, Mode};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub u64);
@@ -87,4 +87,23 @@ pub enum Undo {
     Freeze(usize),
     FreezeServer,
     Stuck(usize),
+}
+
+/// What is dropped from the caches for a recall.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dropping {
+    /// The client's, see [`Client`](crate::client::Client).
+    pub(crate) process: u64,
+    pub(crate) of: Recalled,
+    pub(crate) epoch: Epoch,
+    /// Each with what is kept of it.
+    pub(crate) parts: Vec<(Fid, Option<Mode>)>,
+}
+
+/// What is recalled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recalled {
+    Node(Fid),
+    /// Part of the deep lease on this directory.
+    Deep(Fid),
 }

@@ -1,6 +1,6 @@
 //! Which registers an inode has, and where the inodes lie that have been there from the start.
 
-use crate::message::{Object, Register};
+use crate::register::{Object, Register};
 
 /// Of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -27,6 +27,8 @@ pub mod invariants;
 pub mod layout;
 pub mod message;
 pub mod network;
+pub mod property;
+pub mod register;
 pub mod sabotage;
 pub mod server;
 pub mod world;
@@ -35,6 +37,6 @@ pub use config::{
     Behind, Copies, Extent, FileLocks, Fsync, Heirs, LogPlace, Order, SimConfig, TakeOver, Writes,
 };
 pub use context::{Digest, Show};
-pub use invariants::{Property, Violation};
+pub use property::{Property, Violation};
 pub use sabotage::Sabotage;
 pub use world::{Report, run};

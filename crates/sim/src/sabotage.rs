@@ -1,6 +1,6 @@
 //! Mistakes that are put in on purpose, and the property that each of them has to break.
 
-use crate::invariants::Property;
+use crate::property::Property;
 use std::fmt;
 use std::str::FromStr;
 

@@ -3,31 +3,12 @@
 use super::Client;
 use crate::config::Order;
 use crate::context::Context;
-use crate::event::Event;
+use crate::event::{Dropping, Event, Recalled};
 use crate::message::ToServer;
 use crate::sabotage::Sabotage;
 use soda_lease::RecallStep;
-use soda_types::{Epoch, Fid, InUse, Mode, Recall, RecallAck};
+use soda_types::{Fid, InUse, Mode, Recall, RecallAck};
 use std::time::Duration;
-
-/// What is dropped from the caches for a recall.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Dropping {
-    /// The client's, see [`Client`].
-    pub(super) process: u64,
-    of: Of,
-    epoch: Epoch,
-    /// Each with what is kept of it.
-    pub(super) parts: Vec<(Fid, Option<Mode>)>,
-}
-
-/// What is recalled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Of {
-    Node(Fid),
-    /// Part of the deep lease on this directory.
-    Deep(Fid),
-}
 
 impl Client {
     pub(super) fn handle_recall(&mut self, context: &mut Context, recall: &Recall) {
@@ -54,7 +35,7 @@ impl Client {
             RecallStep::Working => return,
             RecallStep::Drop { fid, epoch, keep } => {
                 self.look_too_early(context, fid);
-                Dropping { process, of: Of::Node(fid), epoch, parts: vec![(fid, keep)] }
+                Dropping { process, of: Recalled::Node(fid), epoch, parts: vec![(fid, keep)] }
             }
             RecallStep::DropPart { lease, epoch, keep, inside } => {
                 // What a node lease covers besides may stay.
@@ -65,7 +46,7 @@ impl Client {
                 if context.config.sabotage == Sabotage::KeepBelow {
                     parts.retain(|(fid, _)| *fid == recall.asked());
                 }
-                Dropping { process, of: Of::Deep(lease), epoch, parts }
+                Dropping { process, of: Recalled::Deep(lease), epoch, parts }
             }
         };
         let term = context.config.table.session_term;
@@ -92,16 +73,16 @@ impl Client {
             }
         }
         match dropping.of {
-            Of::Node(fid) => {
+            Recalled::Node(fid) => {
                 let now = self.clock.read(context.now);
                 self.holder.finish_recall(now, fid, dropping.epoch, InUse::No)
             }
-            Of::Deep(lease) => self.holder.finish_part(lease, dropping.epoch, InUse::No),
+            Recalled::Deep(lease) => self.holder.finish_part(lease, dropping.epoch, InUse::No),
         }
     }
 
     pub(super) fn is_of_part(dropping: &Dropping) -> bool {
-        matches!(dropping.of, Of::Deep(_))
+        matches!(dropping.of, Recalled::Deep(_))
     }
 
     pub(super) fn release_one(&mut self, context: &mut Context) {

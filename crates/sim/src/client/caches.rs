@@ -1,6 +1,6 @@
 //! The two caches of a client: the daemon's, and the kernel's, which goes on serving while the daemon is frozen.
 
-use crate::message::{Register, Value};
+use crate::register::{Register, Value};
 use soda_lease::Holding;
 use soda_types::{Fid, Monotonic};
 use std::collections::BTreeMap;

@@ -8,8 +8,9 @@ use crate::deed::{Deed, moved_by};
 use crate::event::Event;
 use crate::invariants::progress;
 use crate::layout::Tree;
-use crate::message::{Call, Content, Leases, Object, OpId, OpUid, Register, Stamp, Tag, Value};
+use crate::message::{Call, Leases, OpId, Tag};
 use crate::network::Kind;
+use crate::register::{Content, Object, OpUid, Register, Stamp, Value};
 use crate::sabotage::Sabotage;
 use soda_lease::Ticket;
 use soda_oplog::DigestId;
@@ -264,7 +265,7 @@ impl Client {
             }
             let ended = deed.ends().filter(|_| context.config.sabotage != Sabotage::KeepRemoved);
             if let Some(object) = ended {
-                self.forget(crate::message::fid_of(object));
+                self.forget(crate::register::fid_of(object));
                 // The answer to an operation before it may come later.
                 let end = Value { stamp: Stamp { count: u32::MAX, by: uid }, content: Content::Gone };
                 let gone = context.config.layout().registers_of(object);
@@ -329,7 +330,7 @@ impl Client {
         self.requests.values().any(|request| match &request.what {
             Asked::Op { call: Call::Change(registers), .. } => registers.iter().any(|one| one.fid() == fid),
             Asked::Op { call: Call::Do(deed), .. } => {
-                deed.changes().into_iter().any(|object| crate::message::fid_of(object) == fid)
+                deed.changes().into_iter().any(|object| crate::register::fid_of(object) == fid)
             }
             _ => false,
         })

@@ -2,7 +2,7 @@
 //! the end.
 
 use super::{Property, Violation};
-use crate::message::{Register, Value};
+use crate::register::{Register, Value};
 use std::collections::BTreeMap;
 
 pub fn check(told: &BTreeMap<Register, Value>, stored: impl Fn(Register) -> Value) -> Option<Violation> {

@@ -2,7 +2,7 @@
 //! that is what its caches, and its kernel while it is frozen, go by.
 
 use super::{Property, Violation};
-use crate::message::Register;
+use crate::register::Register;
 use soda_types::Mode;
 
 /// What each client may do with one object at this moment.

@@ -2,7 +2,7 @@
 //! was told that it may be done or not.)
 
 use super::{Property, Violation};
-use crate::message::OpUid;
+use crate::register::OpUid;
 use soda_types::SessionId;
 use std::collections::BTreeSet;
 

@@ -3,7 +3,7 @@
 //! had returned before it was called, or newer than the store's.
 
 use super::{Property, Violation};
-use crate::message::{OpUid, Register, Value};
+use crate::register::{OpUid, Register, Value};
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]

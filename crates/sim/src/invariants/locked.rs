@@ -2,7 +2,7 @@
 //! its own clock, and it is not about to release or change the lock.
 
 use super::{Property, Violation};
-use crate::message::Object;
+use crate::register::Object;
 use soda_types::Lock;
 
 /// A process of a client, by their numbers.

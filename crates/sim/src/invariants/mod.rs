@@ -26,42 +26,11 @@ pub mod patience;
 pub mod progress;
 
 use crate::config::Writes;
-use crate::message::{Object, OpUid, Register, Value};
+use crate::property::{Property, Violation};
+use crate::register::{Object, OpUid, Register, Value};
 pub use ahead::Shape;
 use soda_types::{Grant, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-
-/// A property that did not hold.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Violation {
-    pub property: Property,
-    pub what: String,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Property {
-    Exclusive,
-    Fresh,
-    Durable,
-    Once,
-    Epochs,
-    Fenced,
-    Patience,
-    Progress,
-    /// The server's state is no prefix of what its clients did.
-    Prefix,
-    /// Something was lost after fsync.
-    Synced,
-    /// File locks that exclude each other are held, or nobody has one that is in the way.
-    Locked,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.property, self.what)
-    }
-}
 
 /// The watchers of one run.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! Exactly once: however often a request is sent, its change is made at most once, and once if it was acknowledged.
 
 use super::{Property, Violation};
-use crate::message::{OpUid, Register, Value};
+use crate::register::{OpUid, Register, Value};
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! Once all faults are healed, every operation ends within a bound.
 
 use super::{Property, Violation};
-use crate::message::OpUid;
+use crate::register::OpUid;
 use soda_lease::TableConfig;
 use std::time::Duration;
 

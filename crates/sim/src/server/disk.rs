@@ -3,7 +3,8 @@
 use super::places::Watched;
 use crate::deed::{CELL_BYTES, is_directory, moved_by, register_at};
 use crate::layout::{Layout, Tree};
-use crate::message::{Content, DigestCall, Object, OpUid, Register, Stamp, Value, object_of};
+use crate::message::DigestCall;
+use crate::register::{Content, Object, OpUid, Register, Stamp, Value, object_of};
 use soda_lease::table::TreeChanges;
 use soda_oplog::{Change, DigestId, Fate, Record};
 use soda_types::{FileKind, Sequence, SessionId, Slot};

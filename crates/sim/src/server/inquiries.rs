@@ -3,7 +3,8 @@
 use super::{Server, Work};
 use crate::context::Context;
 use crate::event::ConnId;
-use crate::message::{Call, Register, Tag, ToClient, Value};
+use crate::message::{Call, Tag, ToClient};
+use crate::register::{Register, Value};
 use crate::sabotage::Sabotage;
 use soda_lease::table::OpKey;
 use soda_types::{Monotonic, SessionId};

@@ -4,7 +4,8 @@
 use super::Server;
 use crate::context::Context;
 use crate::event::ConnId;
-use crate::message::{LockAnswer, LockCall, Object, Tag, ToClient, Wait, fid_of};
+use crate::message::{LockAnswer, LockCall, Tag, ToClient, Wait};
+use crate::register::{Object, fid_of};
 use crate::sabotage::Sabotage;
 use soda_lease::locks::{Delegations, HeldLock, IfBusy, LockAnswer as Answer, LockTable, WaitKey};
 use soda_types::{Epoch, Lock, Monotonic, SessionId};
@@ -162,7 +163,7 @@ impl Server {
     pub(super) fn recall_locks_again(&self, context: &mut Context, session: SessionId) {
         let Some(running) = &self.running else { return };
         for (fid, epoch) in running.locks.delegations.recalled_from(session) {
-            self.recall_locks(context, session, crate::message::object_of(fid), epoch);
+            self.recall_locks(context, session, crate::register::object_of(fid), epoch);
         }
     }
 
@@ -231,7 +232,7 @@ impl Server {
         running.locks.table.release_session(session);
         let files = running.locks.delegations.end_session(session);
         self.settle_locks(context);
-        files.into_iter().for_each(|fid| self.decide_put_off(context, crate::message::object_of(fid)));
+        files.into_iter().for_each(|fid| self.decide_put_off(context, crate::register::object_of(fid)));
     }
 
     /// Whoever waited on this connection asks again on the next.

@@ -14,10 +14,9 @@ use crate::clock::{Clock, Time};
 use crate::context::Context;
 use crate::deed::Obstacle;
 use crate::event::{ConnId, Event, Step};
-use crate::message::{
-    Call, DigestCall, Leases, OpId, OpUid, Register, Tag, ToClient, ToServer, Value, fid_of, first_epoch,
-};
+use crate::message::{Call, DigestCall, Leases, OpId, Tag, ToClient, ToServer, first_epoch};
 use crate::network::Kind;
+use crate::register::{OpUid, Register, Value, fid_of};
 use crate::sabotage::Sabotage;
 use digests::Lines;
 use disk::Disk;

@@ -3,7 +3,8 @@
 use super::{Answer, Sending};
 use crate::client::Client;
 use crate::context::Context;
-use crate::message::{Content, Leases, Object, Tag, Undone, fid_of};
+use crate::message::{Leases, Tag, Undone};
+use crate::register::{Content, Object, fid_of};
 use soda_oplog::DigestId;
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -5,7 +5,8 @@ use crate::client::Client;
 use crate::context::Context;
 use crate::deed::{Deed, is_directory};
 use crate::layout::Tree;
-use crate::message::{Call, Content, Object, Register};
+use crate::message::Call;
+use crate::register::{Content, Object, Register};
 
 /// What a program does next.
 #[derive(Clone, Debug)]

@@ -2,7 +2,8 @@
 
 use crate::client::{Asked, Client, Power, Request};
 use crate::context::Context;
-use crate::message::{Call, Content, Leases, Register, Tag, ToServer, Value};
+use crate::message::{Call, Leases, Tag, ToServer};
+use crate::register::{Content, Register, Value};
 use crate::sabotage::Sabotage;
 use soda_types::Mode;
 

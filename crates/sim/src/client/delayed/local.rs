@@ -7,7 +7,8 @@ use crate::context::Context;
 use crate::deed::{Deed, Obstacle, is_directory};
 use crate::invariants::Shape;
 use crate::layout::Tree;
-use crate::message::{Call, Content, Object, OpUid, Register, Value, fid_of};
+use crate::message::Call;
+use crate::register::{Content, Object, OpUid, Register, Value, fid_of};
 use crate::sabotage::Sabotage;
 use soda_types::{Fid, Mode, Monotonic, Timestamp};
 

@@ -2,10 +2,12 @@
 //! is sent, and only then is it answered.
 
 use super::Delayed;
-use crate::client::{Client, Dropping};
+use crate::client::Client;
 use crate::context::Context;
 use crate::deed::is_directory;
-use crate::message::{ToServer, object_of};
+use crate::event::Dropping;
+use crate::message::ToServer;
+use crate::register::object_of;
 use crate::sabotage::Sabotage;
 use soda_oplog::DigestId;
 use soda_types::{Fid, Recall, RecallAck};

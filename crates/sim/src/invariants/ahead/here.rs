@@ -2,8 +2,8 @@
 //! server gets it, or it is kept for recovery.
 
 use super::{Ahead, Found, State, violation};
-use crate::invariants::Property;
-use crate::message::OpUid;
+use crate::property::Property;
+use crate::register::OpUid;
 use std::collections::BTreeSet;
 
 #[derive(Debug, Default)]

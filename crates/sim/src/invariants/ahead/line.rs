@@ -1,6 +1,6 @@
 //! The values of one register, in the order in which they were made.
 
-use crate::message::Value;
+use crate::register::Value;
 use std::fmt;
 
 #[derive(Clone)]

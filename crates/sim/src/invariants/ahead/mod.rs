@@ -17,7 +17,7 @@ mod line;
 
 use super::{Property, Violation};
 use crate::deed::is_directory;
-use crate::message::{Content, Object, OpUid, Register, Value};
+use crate::register::{Content, Object, OpUid, Register, Value};
 use here::Here;
 use line::Line;
 use soda_types::SessionId;
