@@ -1,6 +1,7 @@
 //! Questions to a server, on an admin connection.
 
-use crate::control::{self, MountStatus};
+use crate::answer::MountStatus;
+use crate::control;
 use crate::error::CliError;
 use crate::progress::Waiting;
 use crate::spec::parse_server;

@@ -2,7 +2,7 @@
 
 use crate::lab_args::LabCommand;
 use crate::options::MOUNT_OPTIONS;
-use crate::spec::{Spec, parse_listen};
+use crate::spec::{ServerArg, Spec, parse_listen};
 use crate::units::{FirstBackOff, parse_back_off, parse_duration, parse_size, parse_wait};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -362,13 +362,6 @@ pub(crate) struct RecoverOne {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct ServerArg {
-    /// Which server to ask [default: that of the mounts here; without any, 127.0.0.1:7632]
-    #[arg(long, value_name = "HOST:PORT")]
-    pub server: Option<String>,
 }
 
 #[derive(Args, Debug)]

@@ -1,6 +1,7 @@
 //! Waiting for what mounts have not told their servers yet: what `soda sync` does, and `soda umount` before it unmounts.
 
-use crate::control::{self, Daemon, MountStatus, SyncAnswer};
+use crate::answer::{MountStatus, SyncAnswer};
+use crate::control::{self, Daemon};
 use crate::error::CliError;
 use crate::progress::Progress;
 use crate::units::{count, show_size};

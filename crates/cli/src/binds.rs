@@ -1,7 +1,7 @@
 //! Bind mounts: a mount, or a part of it, shown once more. The kernel's table has them as mounts like any other, with the device
 //! of the one that they were made of, whose daemon answers for them, too.
 
-use crate::control::MountStatus;
+use crate::answer::MountStatus;
 use serde::Serialize;
 use soda_fuse::MountEntry;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! The command line of `soda lab`.
 
-use crate::args::ServerArg;
+use crate::spec::ServerArg;
 use crate::units::parse_duration;
 use clap::{Args, Subcommand};
 use soda_lab::advise::Waiting;

@@ -1,6 +1,7 @@
 //! The program `soda`: every part of the system behind one command line. See [`args`] for the syntax.
 
 mod admin;
+mod answer;
 mod args;
 mod backlog;
 mod binds;
@@ -14,6 +15,7 @@ mod lab_args;
 mod log;
 mod log_file;
 mod options;
+mod plan;
 mod progress;
 mod remount;
 mod scratch;

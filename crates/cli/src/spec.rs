@@ -1,5 +1,6 @@
-//! `HOST:PORT/VOLUME`: what to mount.
+//! `HOST:PORT/VOLUME`: what to mount; `HOST:PORT`: which server to ask.
 
+use clap::Args;
 use soda_protocol::DEFAULT_PORT;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -23,6 +24,14 @@ impl FromStr for Spec {
         }
         Ok(Spec { server: parse_server(server).ok_or_else(bad)?, volume: volume.to_string() })
     }
+}
+
+/// A server on a command line.
+#[derive(Args, Debug)]
+pub(crate) struct ServerArg {
+    /// Which server to ask [default: that of the mounts here; without any, 127.0.0.1:7632]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub server: Option<String>,
 }
 
 /// `HOST:PORT`, or `HOST` with the usual port.

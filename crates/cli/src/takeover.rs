@@ -10,10 +10,10 @@
 //!
 //! Whatever else comes, or nothing, is as if the other had said no.
 
-use crate::commands::mount::Plan;
-use crate::control::NotUnderstood;
+use crate::answer::NotUnderstood;
 use crate::error::CliError;
 use crate::options::MountOptions;
+use crate::plan::Plan;
 use rustix::fs::MemfdFlags;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,

@@ -1,10 +1,11 @@
 //! `soda doctor`: what keeps this machine from mounting, or from mounting at its best, and what to do about it.
 
 use crate::admin::{Admin, servers};
+use crate::answer::MountStatus;
 use crate::args::DoctorArgs;
 use crate::commands::status::STOPPED_ADVICE;
 use crate::commands::{print, print_json, recover};
-use crate::control::{self, MountStatus};
+use crate::control;
 use crate::error::CliError;
 use crate::units::{count, show_duration, show_size};
 use crate::user::is_machines_root;

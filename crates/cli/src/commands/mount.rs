@@ -7,15 +7,15 @@ use crate::control::{self, Answers, ControlServer, ControlSocket};
 use crate::ending::{Ending, all_told};
 use crate::error::CliError;
 use crate::options::{MountAction, MountOptions};
+use crate::plan::Plan;
 use crate::progress::Waiting;
 use crate::remount;
-use crate::spec::Spec;
 use crate::takeover::{Claims, Handed};
 use soda_client::{CacheConfig, Client, ClientConfig};
 use soda_fuse::{Hooks, Mount, MountConfig, MountEntry, MountError};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,14 +29,6 @@ const LOOK: Duration = Duration::from_millis(500);
 const SILENCE: Duration = Duration::from_secs(30);
 /// After a signal, users of the mount have this long before it is cut off.
 const LAST_ORDERS: Duration = Duration::from_secs(10);
-
-/// A mount as it was asked for, all paths absolute.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub spec: Spec,
-    pub dir: PathBuf,
-    pub options: MountOptions,
-}
 
 pub(crate) fn run(arguments: MountArgs, log: &LogArgs) -> Result<(), CliError> {
     if let Some(dir) = &arguments.takeover {

@@ -1,10 +1,11 @@
 //! `soda status`: the server and the mounts of this machine.
 
 use crate::admin::{Admin, servers};
+use crate::answer::MountStatus;
 use crate::args::StatusArgs;
 use crate::binds::{self, BindMount};
 use crate::commands::{Hits, print, print_json, recover};
-use crate::control::{self, MountStatus};
+use crate::control;
 use crate::error::CliError;
 use crate::table::Table;
 use crate::units::{count, parse_duration, parse_size, show_duration, show_size};

@@ -1,11 +1,13 @@
 //! `soda mount --takeover`: another process, of a newer version of the program, say, serves a mount that is there.
 
+use crate::answer::MountStatus;
 use crate::args::{LogArgs, MountArgs};
-use crate::commands::mount::{self, Mounted, Plan};
+use crate::commands::mount::{self, Mounted};
 use crate::commands::{EndRequests, runtime, this_program};
-use crate::control::{self, ControlSocket, MountStatus, Question};
+use crate::control::{self, ControlSocket, Question};
 use crate::error::CliError;
 use crate::options::MountOptions;
+use crate::plan::Plan;
 use crate::progress::Waiting;
 use crate::takeover::{Claim, Daemon};
 use rustix::fs::{major, minor};

@@ -5,10 +5,11 @@
 //!
 //! A bind mount is taken away by itself: what it was made of, and the daemon, stay.
 
+use crate::answer::MountStatus;
 use crate::args::UmountArgs;
 use crate::backlog::{self, Outcome, Until, show_changes};
 use crate::binds;
-use crate::control::{self, Daemon, MountStatus};
+use crate::control::{self, Daemon};
 use crate::ending::{Heard, LastWords, all_told};
 use crate::error::CliError;
 use crate::progress::Waiting;

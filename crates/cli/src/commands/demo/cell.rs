@@ -1,8 +1,9 @@
 //! The processes of the demo.
 
+use crate::answer::MountStatus;
 use crate::commands::cleaner::{Cleaner, Manner};
 use crate::commands::this_program;
-use crate::control::{self, MountStatus};
+use crate::control;
 use crate::error::CliError;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};

@@ -2,8 +2,8 @@
 
 use super::show::Figure::{Bytes, Count, Level, LevelBytes, LevelTime, Longest, Mean, Sum};
 use super::show::{Figure, Reading, Unit, rate};
+use crate::answer::BACKLOG;
 use crate::commands::Hits;
-use crate::control::BACKLOG;
 use crate::table::Table;
 use crate::units::{show_count, show_duration};
 use std::collections::BTreeSet;

@@ -6,9 +6,10 @@ mod screen;
 mod show;
 
 use crate::admin::{Admin, only_server};
+use crate::answer::{BACKLOG, MountStatus};
 use crate::args::StatsArgs;
 use crate::commands::{Hits, print, print_json};
-use crate::control::{self, BACKLOG, MountStatus};
+use crate::control;
 use crate::error::CliError;
 use crate::units::{count, show_duration, show_size};
 use screen::Screen;
