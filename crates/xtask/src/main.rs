@@ -2,7 +2,9 @@
 
 mod arrows;
 mod audited;
+mod circles;
 mod links;
+mod modules;
 mod options;
 mod programs;
 mod rooms;
@@ -73,6 +75,7 @@ fn check_arrows(root: &Path) -> Vec<String> {
             let mut failures =
                 run(root, "cargo metadata", &[], &arguments, |json| arrows::check(&document, json));
             failures.extend(rooms::check(&document, root));
+            failures.extend(circles::check(root));
             failures
         }
         Err(error) => vec![format!("{}: {error}", arrows::DOCUMENT)],
