@@ -15,13 +15,6 @@ pub struct Entry {
     pub attr: Validity,
 }
 
-/// Whether a change of contents takes the set-uid and set-gid bits away: its caller is not privileged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum KillPriv {
-    Keep,
-    Kill,
-}
-
 /// What a write did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Written {

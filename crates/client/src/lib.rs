@@ -77,7 +77,7 @@ pub use config::{
 pub use connection::{Stream, TcpTransport, Transport};
 pub use error::ConnectError;
 pub use hooks::{KernelHooks, NAMES_RUN_OUT, Names, NamesLock, NoKernel};
-pub use interface::{Entry, KillPriv, RenameHow, Written};
+pub use interface::{Entry, RenameHow, Written};
 pub use introspect::{
     BacklogView, ChangesView, ClientStanding, HeldLease, LocksView, OwnLease, SessionView, Told,
 };
@@ -85,6 +85,7 @@ pub use life::Untold;
 pub use ops::{Detail, DirEntry, HandedDir, HandedFile, OpenDir, OpenFile, OpenMode, ReadData};
 /// The wire's words that operations take and give, for users that see nothing else of the protocol.
 pub use soda_protocol::{Allocate, IfExists, LockWait, NewNode, Node, Replace, SetXattr, Whence, WriteAt};
+pub use soda_types::KillPriv;
 pub use stats::StatsSnapshot;
 pub use validity::{Answering, Cached, Validity};
 pub use why::Why;

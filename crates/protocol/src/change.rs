@@ -1,6 +1,7 @@
 //! What changes are made of, those that are asked for as well as those that are told afterwards.
 
 use serde::{Deserialize, Serialize};
+pub use soda_types::{Allocate, Replace, SetXattr, WriteAt};
 use soda_types::{Creds, FileKind, InUse, Sequence, Slot};
 use std::time::Duration;
 
@@ -81,45 +82,16 @@ pub enum Rename {
     },
 }
 
-/// What a rename does with what is at the new name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Replace {
-    Allowed,
-    /// RENAME_NOREPLACE: EEXIST.
-    Refused,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum WriteAt {
-    Offset(u64),
-    /// O_APPEND: at the end of the file as the server knows it.
-    End,
-    /// At this offset, from pages that the client's kernel writes back, and keeps locked until the answer.
-    Pages(u64),
-}
-
-/// Modes of fallocate(2).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Allocate {
-    /// Reserve, and extend the file if needed.
-    Extend,
-    /// FALLOC_FL_KEEP_SIZE
-    KeepSize,
-    /// FALLOC_FL_PUNCH_HOLE | KEEP_SIZE
-    PunchHole,
-    /// FALLOC_FL_ZERO_RANGE
-    ZeroRange,
-    /// FALLOC_FL_ZERO_RANGE | KEEP_SIZE
-    ZeroRangeKeepSize,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum SetXattr {
-    Either,
-    /// XATTR_CREATE
-    Create,
-    /// XATTR_REPLACE
-    Replace,
+impl Rename {
+    /// What it does with what is at the new name; `None`: both names change places.
+    pub fn existing(self) -> Option<Replace> {
+        match self {
+            Rename::Plain { .. } => Some(Replace::Allowed),
+            Rename::NoReplace => Some(Replace::Refused),
+            Rename::Whiteout { existing, .. } => Some(existing),
+            Rename::Exchange => None,
+        }
+    }
 }
 
 /// Changes of a client that its server has not heard of.

@@ -5,6 +5,7 @@
 
 pub mod acl;
 mod attr;
+mod change;
 mod error;
 mod id;
 mod lease;
@@ -14,6 +15,7 @@ pub mod semantics;
 mod time;
 
 pub use attr::{Attr, Creds, FileKind, FsStats, SetAttr, SetTime, mode};
+pub use change::{Allocate, KillPriv, Replace, SetXattr, WriteAt};
 pub use error::{Errno, FsError, FsResult};
 pub use id::{ClientId, Epoch, Fid, Ino, LockOwner, Sequence, SessionId, Slot, Version, VolumeId};
 pub use lease::{Cause, Coverage, Grant, InUse, LeasePart, Mode, ObjectTerm, Recall, RecallAck, Scope, Term};

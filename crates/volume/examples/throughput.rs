@@ -106,7 +106,7 @@ fn main() {
         for _ in 0..100_000 {
             let staged = volume.stage_write(log, block.slice(..100)).unwrap();
             let mut txn = volume.begin(Timestamp::new(0, 0));
-            txn.write(log, WriteAt::Append, staged, KillPriv::Keep).unwrap();
+            txn.write(log, WriteAt::End, staged, KillPriv::Keep).unwrap();
             txn.commit().unwrap();
         }
     });

@@ -50,9 +50,10 @@ pub use place::Place;
 pub use reading::{Layout, SeekTarget};
 pub use record::RecordError;
 pub use redo::Redo;
-pub use rename::{RenameMode, Renamed};
+pub use rename::Renamed;
+/// What changes ask for.
+pub use soda_types::{Allocate, KillPriv, Replace, SetXattr, WriteAt};
 pub use staging::Staged;
-pub use txn::{Fate, IfOpen, KillPriv, Removed, Txn};
+pub use txn::{Fate, IfOpen, Removed, Txn};
 pub use volume::{INODE_COST, MAIN_VOLUME, Node, Volume, VolumeConfig};
-pub use writing::{FallocateMode, WriteAt, Written};
-pub use xattr::SetXattr;
+pub use writing::Written;

@@ -74,9 +74,9 @@ fn hangs(view: &impl View, ino: Ino) -> FsResult<Option<Ino>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{IfOpen, NewKind, NewNode, RenameMode, VolumeConfig};
+    use crate::{IfOpen, NewKind, NewNode, VolumeConfig};
     use soda_storage::{MemoryData, MemoryMeta};
-    use soda_types::{Creds, Name, Timestamp};
+    use soda_types::{Creds, Name, Replace, Timestamp};
     use std::sync::Arc;
 
     fn name(text: &str) -> Name {
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(txn.place(file).unwrap(), below(&[one, root]));
         assert_eq!(txn.place(root).unwrap(), below(&[]));
 
-        let mode = RenameMode::Replace;
+        let mode = Replace::Allowed;
         txn.rename(one, &name("file"), other, &name("moved"), mode, IfOpen::Delete).unwrap();
         assert_eq!(txn.parent_of(file).unwrap(), Some(other));
         txn.rename(root, &name("other"), one, &name("inside"), mode, IfOpen::Delete).unwrap();

@@ -5,21 +5,11 @@ use crate::txn::{IfOpen, Removed, Txn};
 use crate::view::View;
 use crate::volume::Node;
 use soda_types::semantics::check_replace;
-use soda_types::{Errno, Fid, FileKind, FsError, FsResult, Ino, Name};
+use soda_types::{Errno, Fid, FileKind, FsError, FsResult, Ino, Name, Replace};
 use std::sync::Arc;
 
 /// Deeper than any tree; a damaged one may have no top.
 const DEPTH_MAX: usize = 1 << 20;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RenameMode {
-    /// What is at the new name goes.
-    Replace,
-    /// Fails with `Exists` if something is at the new name.
-    NoReplace,
-    /// What is at the two names changes places.
-    Exchange,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Renamed {
@@ -31,32 +21,40 @@ pub struct Renamed {
 }
 
 impl Txn<'_> {
+    /// # Errors
+    /// `Exists` if something is at the new name and `existing` is [`Replace::Refused`].
     pub fn rename(
         &mut self,
         parent: Fid,
         name: &Name,
         new_parent: Fid,
         new_name: &Name,
-        mode: RenameMode,
+        existing: Replace,
         if_open: IfOpen,
     ) -> FsResult<Renamed> {
         self.atomically(|txn| {
             txn.takes_space();
             let (from, to) = (txn.living_directory(parent)?, txn.living_directory(new_parent)?);
             let source = txn.dirent(from, name)?.ok_or(Errno::NoEntry)?;
-            let target = txn.dirent(to, new_name)?;
-            match (mode, target) {
-                (RenameMode::NoReplace, Some(_)) => Err(Errno::Exists.into()),
-                (RenameMode::Exchange, None) => Err(Errno::NoEntry.into()),
-                (RenameMode::Exchange, Some(target)) => {
-                    txn.exchange((from, name, source), (to, new_name, target))
-                }
+            match (existing, txn.dirent(to, new_name)?) {
+                (Replace::Refused, Some(_)) => Err(Errno::Exists.into()),
                 // Two names of one inode: nothing happens.
                 (_, Some(target)) if target.ino == source.ino => {
                     Ok(Renamed { moved: txn.node_of(source.ino)?, replaced: None, exchanged: None })
                 }
                 (_, target) => txn.replace((from, name, source), (to, new_name, target), if_open),
             }
+        })
+    }
+
+    /// What is at the two names changes places.
+    pub fn exchange(&mut self, one: (Fid, &Name), other: (Fid, &Name)) -> FsResult<Renamed> {
+        self.atomically(|txn| {
+            txn.takes_space();
+            let (from, to) = (txn.living_directory(one.0)?, txn.living_directory(other.0)?);
+            let source = txn.dirent(from, one.1)?.ok_or(Errno::NoEntry)?;
+            let target = txn.dirent(to, other.1)?.ok_or(Errno::NoEntry)?;
+            txn.swap((from, one.1, source), (to, other.1, target))
         })
     }
 
@@ -80,7 +78,7 @@ impl Txn<'_> {
         Ok(Renamed { moved: self.node_of(source.ino)?, replaced, exchanged: None })
     }
 
-    fn exchange(
+    fn swap(
         &mut self,
         (from, name, source): (Ino, &Name, Dirent),
         (to, new_name, target): (Ino, &Name, Dirent),

@@ -44,22 +44,6 @@ pub enum Fate {
     Deleted,
 }
 
-/// Whether a change is made by one without privilege, so that set-uid and set-gid go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum KillPriv {
-    Keep,
-    Drop,
-}
-
-impl KillPriv {
-    /// For a file whose contents change.
-    pub(crate) fn apply(self, attr: &mut Attr) {
-        if self == KillPriv::Drop {
-            attr.drop_privileges();
-        }
-    }
-}
-
 type RawKey = (Table, Bytes);
 
 /// A transaction. Dropped without [`commit`](Txn::commit) it changes nothing. An operation that fails leaves the

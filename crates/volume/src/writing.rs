@@ -4,12 +4,12 @@ use crate::key;
 use crate::record::{Extent, ExtentBody, Reclaim};
 use crate::redo::Redo;
 use crate::staging::Staged;
-use crate::txn::{KillPriv, Txn};
+use crate::txn::Txn;
 use crate::view::{Placed, View};
 use bytes::{Bytes, BytesMut};
 use soda_storage::Table;
 use soda_types::semantics::{FILE_MAX, checked_end};
-use soda_types::{Attr, Errno, Fid, FsError, FsResult, Ino};
+use soda_types::{Allocate, Attr, Errno, Fid, FsError, FsResult, Ino, KillPriv, WriteAt};
 use std::ops::Range;
 
 /// Neighbouring inline extents are joined up to this length, so that a log file written line by line does not become an
@@ -23,32 +23,10 @@ const EMPTY_AT_ONCE: usize = 16;
 const COPY_MAX: u64 = 16 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WriteAt {
-    Offset(u64),
-    /// At the end of the file, whatever it is.
-    Append,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Written {
     pub offset: u64,
     pub len: u64,
     pub attr: Attr,
-}
-
-/// What `fallocate(2)` does to a range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FallocateMode {
-    /// Sees to it that there is space now, and extends the file to the end of the range. Data is never written in
-    /// place here, so space cannot be set aside for a later write.
-    Allocate,
-    /// The same without extending the file.
-    AllocateKeepSize,
-    /// Makes the range a hole.
-    PunchHole,
-    /// Makes the range read as zeros, and extends the file to its end.
-    ZeroRange,
-    ZeroRangeKeepSize,
 }
 
 impl Txn<'_> {
@@ -62,10 +40,7 @@ impl Txn<'_> {
     ) -> FsResult<Written> {
         self.atomically(|txn| {
             let inode = txn.file(fid)?;
-            let offset = match at {
-                WriteAt::Offset(offset) => offset,
-                WriteAt::Append => inode.size,
-            };
+            let offset = at.offset(inode.size);
             let len = staged.len();
             if len == 0 {
                 return Ok(Written { offset, len, attr: inode.attr(fid.ino) });
@@ -89,7 +64,7 @@ impl Txn<'_> {
     pub fn fallocate(
         &mut self,
         fid: Fid,
-        mode: FallocateMode,
+        mode: Allocate,
         offset: u64,
         len: u64,
         privileges: KillPriv,
@@ -100,12 +75,10 @@ impl Txn<'_> {
                 return Err(Errno::Invalid.into());
             }
             let end = checked_end(offset, len)?;
-            let keep_size = matches!(
-                mode,
-                FallocateMode::AllocateKeepSize | FallocateMode::PunchHole | FallocateMode::ZeroRangeKeepSize
-            );
+            let keep_size =
+                matches!(mode, Allocate::KeepSize | Allocate::PunchHole | Allocate::ZeroRangeKeepSize);
             match mode {
-                FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+                Allocate::Extend | Allocate::KeepSize => {
                     txn.takes_space();
                     let free = txn.volume.space()?.free;
                     if free < len {
@@ -113,8 +86,8 @@ impl Txn<'_> {
                         return Err(FsError::new(Errno::NoSpace, context));
                     }
                 }
-                FallocateMode::PunchHole => txn.replace_range(fid.ino, offset..end, Vec::new())?,
-                FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => {
+                Allocate::PunchHole => txn.replace_range(fid.ino, offset..end, Vec::new())?,
+                Allocate::ZeroRange | Allocate::ZeroRangeKeepSize => {
                     txn.takes_space();
                     txn.replace_range(fid.ino, offset..end, Vec::new())?;
                 }

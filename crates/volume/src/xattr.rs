@@ -3,7 +3,7 @@
 use crate::acl::{Kept, NewList, set_list};
 use crate::key;
 use crate::record::Xattr;
-use crate::txn::{KillPriv, Txn};
+use crate::txn::Txn;
 use crate::view::View;
 use crate::volume::Volume;
 use crate::xattr_sizes::XattrSizes;
@@ -11,20 +11,10 @@ use bytes::Bytes;
 use soda_storage::Table;
 use soda_types::semantics::{check_xattr_name, is_access_list};
 use soda_types::{
-    Attr, Errno, Fid, FsError, FsResult, Ino, XATTR_CAPABILITY, XATTR_LIST_MAX, XATTR_NAME_MAX,
-    XATTR_VALUE_MAX, XATTRS_MAX,
+    Attr, Errno, Fid, FsError, FsResult, Ino, KillPriv, SetXattr, XATTR_CAPABILITY, XATTR_LIST_MAX,
+    XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_MAX,
 };
 use std::ops::ControlFlow;
-
-/// What `setxattr(2)` asks about an attribute that is there, or is not.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SetXattr {
-    Any,
-    /// Fails with `Exists`.
-    Create,
-    /// Fails with `NoData`.
-    Replace,
-}
 
 impl Volume {
     /// The value of an attribute; `NoData` if it has none of this name.
@@ -61,7 +51,7 @@ fn list_xattrs(view: &impl View, fid: Fid) -> FsResult<Vec<Bytes>> {
 
 impl Txn<'_> {
     /// Sets an attribute. `system.posix_acl_access` changes the permission bits with it; there
-    /// [`KillPriv::Drop`] takes set-gid away.
+    /// [`KillPriv::Kill`] takes set-gid away.
     pub fn set_xattr(
         &mut self,
         fid: Fid,
@@ -86,7 +76,7 @@ impl Txn<'_> {
             let now = txn.now();
             let mut kept = Kept::Yes;
             if is_access_list(name) {
-                let new = NewList { name, list: &value, kill_sgid: privileges == KillPriv::Drop };
+                let new = NewList { name, list: &value, kill_sgid: privileges.kills() };
                 let set = set_list(inode.kind, inode.perm, &new)?;
                 txn.inode_mut(fid.ino)?.perm = set.perm;
                 kept = set.kept;

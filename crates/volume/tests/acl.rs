@@ -41,7 +41,7 @@ fn extended() -> Bytes {
 
 fn set(volume: &Volume, fid: Fid, name: &[u8], value: Bytes) -> soda_types::FsResult<soda_types::Attr> {
     let mut txn = volume.begin(now());
-    let attr = txn.set_xattr(fid, name, value, SetXattr::Any, KillPriv::Keep)?;
+    let attr = txn.set_xattr(fid, name, value, SetXattr::Either, KillPriv::Keep)?;
     txn.commit()?;
     Ok(attr)
 }
@@ -165,12 +165,12 @@ fn privileges_go_where_the_kernel_says_so() {
         chmod(&volume, file, 0o6775);
         let staged = volume.stage_write(file, Bytes::from_static(b"x")).unwrap();
         let mut txn = volume.begin(now());
-        let attr = txn.write(file, WriteAt::Append, staged, privileges).unwrap().attr;
+        let attr = txn.write(file, WriteAt::End, staged, privileges).unwrap().attr;
         txn.commit().unwrap();
         attr.perm
     };
     assert_eq!(write(KillPriv::Keep), 0o6775);
-    assert_eq!(write(KillPriv::Drop), 0o0775);
+    assert_eq!(write(KillPriv::Kill), 0o0775);
     chmod(&volume, file, 0o6765);
     let mut txn = volume.begin(now());
     let change = SetAttr { size: Some(0), kill_suid_sgid: true, ..SetAttr::default() };

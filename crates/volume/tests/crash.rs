@@ -93,7 +93,7 @@ fn child() {
         txn.write(file, WriteAt::Offset(0), staged, KillPriv::Keep).unwrap();
         txn.commit().unwrap();
         let mut txn = volume.begin(clock);
-        txn.rename(root, &new, root, &name(&step.to_string()), RenameMode::Replace, IfOpen::Delete).unwrap();
+        txn.rename(root, &new, root, &name(&step.to_string()), Replace::Allowed, IfOpen::Delete).unwrap();
         if let Some(victim) = victim(step) {
             txn.unlink(root, &name(&victim.to_string()), IfOpen::Delete).unwrap();
         }

@@ -193,7 +193,7 @@ const OPERATIONS: [(&str, Operation); 10] = [
         let mut txn = lab.volume.begin(now());
         for number in 0..40 {
             let staged = lab.volume.stage_write(lab.file(), vec![number; 2000].into())?;
-            txn.write(lab.file(), WriteAt::Append, staged, KillPriv::Keep)?;
+            txn.write(lab.file(), WriteAt::End, staged, KillPriv::Keep)?;
         }
         txn.commit()
     }),
@@ -220,7 +220,7 @@ const OPERATIONS: [(&str, Operation); 10] = [
     }),
     ("rename", |lab| {
         let mut txn = lab.volume.begin(now());
-        let mode = RenameMode::Replace;
+        let mode = Replace::Allowed;
         txn.rename(
             lab.directory(),
             &name("victim"),
@@ -233,7 +233,7 @@ const OPERATIONS: [(&str, Operation); 10] = [
     }),
     ("xattr", |lab| {
         let mut txn = lab.volume.begin(now());
-        txn.set_xattr(lab.file(), b"user.a", Bytes::from_static(b"1"), SetXattr::Any, KillPriv::Keep)?;
+        txn.set_xattr(lab.file(), b"user.a", Bytes::from_static(b"1"), SetXattr::Either, KillPriv::Keep)?;
         txn.commit()
     }),
     ("reclaim and sync", |lab| {

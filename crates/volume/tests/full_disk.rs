@@ -57,7 +57,7 @@ fn try_create(volume: &Volume, text: &str, len: usize) -> FsResult<()> {
     txn.commit()?;
     let staged = volume.stage_write(node.fid, pattern(0, len).into())?;
     let mut txn = volume.begin(now());
-    txn.write(node.fid, WriteAt::Append, staged, KillPriv::Keep)?;
+    txn.write(node.fid, WriteAt::End, staged, KillPriv::Keep)?;
     txn.commit()
 }
 

@@ -34,17 +34,17 @@ fn files_reach_to_the_end_of_offsets() {
         let staged = volume.stage_write(file, Bytes::from_static(b"x")).unwrap();
         let mut txn = volume.begin(now());
         assert_eq!(
-            txn.write(file, WriteAt::Append, staged, KillPriv::Keep).unwrap_err().errno,
+            txn.write(file, WriteAt::End, staged, KillPriv::Keep).unwrap_err().errno,
             Errno::FileTooBig
         );
         let set = SetAttr { size: Some(FILE_MAX + 1), ..SetAttr::default() };
         assert_eq!(txn.set_attr(file, &set).unwrap_err().errno, Errno::FileTooBig);
-        let result = txn.fallocate(file, FallocateMode::ZeroRange, FILE_MAX, 1, KillPriv::Keep);
+        let result = txn.fallocate(file, Allocate::ZeroRange, FILE_MAX, 1, KillPriv::Keep);
         assert_eq!(result.unwrap_err().errno, Errno::FileTooBig);
         // What does not fit the medium is refused, unless it is only a hole.
-        let result = txn.fallocate(file, FallocateMode::Allocate, 0, 1 << 60, KillPriv::Keep);
+        let result = txn.fallocate(file, Allocate::Extend, 0, 1 << 60, KillPriv::Keep);
         assert_eq!(result.unwrap_err().errno, Errno::NoSpace);
-        txn.fallocate(file, FallocateMode::PunchHole, 0, FILE_MAX, KillPriv::Keep).unwrap();
+        txn.fallocate(file, Allocate::PunchHole, 0, FILE_MAX, KillPriv::Keep).unwrap();
         txn.commit().unwrap();
         assert_eq!(volume.getattr(file).unwrap().allocated, 0);
         assert_eq!(volume.seek(file, 0, SeekTarget::Data).unwrap_err().errno, Errno::NoDevice);
@@ -107,11 +107,11 @@ fn extended_attributes_have_their_errors() {
         assert_eq!(set(b"user.a", 10, SetXattr::Create), Err(Errno::Exists));
         assert_eq!(set(b"user.a", 0, SetXattr::Replace), Ok(()));
         assert_eq!(volume.get_xattr(file, b"user.a").unwrap(), Bytes::new());
-        assert_eq!(set(b"user.b", XATTR_VALUE_MAX, SetXattr::Any), Ok(()));
-        assert_eq!(set(b"user.b", XATTR_VALUE_MAX + 1, SetXattr::Any), Err(Errno::TooBig));
-        assert_eq!(set(&[b"user.", &[b'x'; 251][..]].concat(), 1, SetXattr::Any), Err(Errno::Range));
-        assert_eq!(set(b"system.other", 1, SetXattr::Any), Err(Errno::NotSupported));
-        assert_eq!(set(b"user.", 1, SetXattr::Any), Err(Errno::Invalid));
+        assert_eq!(set(b"user.b", XATTR_VALUE_MAX, SetXattr::Either), Ok(()));
+        assert_eq!(set(b"user.b", XATTR_VALUE_MAX + 1, SetXattr::Either), Err(Errno::TooBig));
+        assert_eq!(set(&[b"user.", &[b'x'; 251][..]].concat(), 1, SetXattr::Either), Err(Errno::Range));
+        assert_eq!(set(b"system.other", 1, SetXattr::Either), Err(Errno::NotSupported));
+        assert_eq!(set(b"user.", 1, SetXattr::Either), Err(Errno::Invalid));
         assert_eq!(volume.get_xattr(file, b"user.c").unwrap_err().errno, Errno::NoData);
         assert_eq!(volume.list_xattrs(file).unwrap(), [&b"user.a"[..], b"user.b"]);
         let version = volume.getattr(file).unwrap();
@@ -126,7 +126,7 @@ fn extended_attributes_have_their_errors() {
         let mut added = 0;
         let last = loop {
             let name = format!("user.{added:0>200}");
-            match set(name.as_bytes(), 1, SetXattr::Any) {
+            match set(name.as_bytes(), 1, SetXattr::Either) {
                 Ok(()) => added += 1,
                 Err(errno) => break errno,
             }
@@ -210,7 +210,7 @@ fn what_was_removed_takes_nothing_new() {
         txn.create(directory, &name("x"), new_file(0o644)).map(drop),
         txn.link(file, directory, &name("x")).map(drop),
         txn.tmpfile(directory, new_file(0o644)).map(drop),
-        txn.rename(volume.root(), &name("f"), directory, &name("x"), RenameMode::Replace, IfOpen::Delete)
+        txn.rename(volume.root(), &name("f"), directory, &name("x"), Replace::Allowed, IfOpen::Delete)
             .map(drop),
     ] {
         assert_eq!(result.unwrap_err().errno, Errno::NoEntry);
@@ -229,7 +229,7 @@ fn a_file_written_in_drips_takes_little() {
         for _ in 0..5000 {
             let staged = volume.stage_write(log, Bytes::copy_from_slice(&line)).unwrap();
             let mut txn = volume.begin(now());
-            txn.write(log, WriteAt::Append, staged, KillPriv::Keep).unwrap();
+            txn.write(log, WriteAt::End, staged, KillPriv::Keep).unwrap();
             txn.commit().unwrap();
         }
         assert_eq!(read(volume, log, 0, 1 << 20), line.repeat(5000));
@@ -294,7 +294,7 @@ fn the_bounds_of_extended_attributes_hold_however_they_come_and_go() {
                 let is_full = [list > soda_types::XATTR_LIST_MAX, all > soda_types::XATTRS_MAX];
                 let fits = !grows || is_full == [false; 2];
                 is_full.iter().zip(&mut full).for_each(|(is, full)| *full += u32::from(*is && grows));
-                let set = txn.set_xattr(file, &name, vec![1; len].into(), SetXattr::Any, KillPriv::Keep);
+                let set = txn.set_xattr(file, &name, vec![1; len].into(), SetXattr::Either, KillPriv::Keep);
                 assert_eq!(set.is_ok(), fits, "{list} {all} {set:?}");
                 if fits {
                     after = with;
@@ -317,7 +317,7 @@ fn as_many_extended_attributes_as_can_be_set_can_be_listed() {
         let set = |number: usize, len: usize| {
             let mut txn = volume.begin(now());
             let name = format!("user.{number:0>100}");
-            txn.set_xattr(file, name.as_bytes(), vec![1; len].into(), SetXattr::Any, KillPriv::Keep)
+            txn.set_xattr(file, name.as_bytes(), vec![1; len].into(), SetXattr::Either, KillPriv::Keep)
                 .map_err(|error| error.errno)?;
             txn.commit().unwrap();
             Ok(())

@@ -198,7 +198,7 @@ impl World {
                 let fill = self.random.below(255) as u8 + 1;
                 let staged = self.volume.stage_write(file, vec![fill; len].into()).unwrap();
                 let mut txn = self.volume.begin(clock);
-                let at = if append { WriteAt::Append } else { WriteAt::Offset(offset) };
+                let at = if append { WriteAt::End } else { WriteAt::Offset(offset) };
                 let written = txn.write(file, at, staged, KillPriv::Keep).unwrap();
                 assert_eq!((written.offset, written.len), (offset, len as u64));
                 if self.random.below(10) == 0 {
@@ -237,14 +237,13 @@ impl World {
                 drop(txn);
                 let file = self.random.pick(&files);
                 let (offset, len) = (self.offset(), 1 + self.offset());
-                use FallocateMode::*;
-                let mode =
-                    self.random.pick(&[Allocate, AllocateKeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize]);
+                use soda_volume::Allocate::*;
+                let mode = self.random.pick(&[Extend, KeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize]);
                 let mut txn = self.volume.begin(clock);
                 txn.fallocate(file, mode, offset, len, KillPriv::Keep).unwrap();
                 txn.commit().unwrap();
                 let data = &mut self.model.node(file).data;
-                if matches!(mode, Allocate | ZeroRange) {
+                if matches!(mode, Extend | ZeroRange) {
                     data.resize(data.len().max((offset + len) as usize), 0);
                 }
                 if matches!(mode, PunchHole | ZeroRange | ZeroRangeKeepSize) {
@@ -298,8 +297,14 @@ impl World {
                     }
                 } else {
                     let value = vec![3; self.random.below(3000) as usize];
-                    txn.set_xattr(fid, xattr.as_bytes(), value.clone().into(), SetXattr::Any, KillPriv::Keep)
-                        .unwrap();
+                    txn.set_xattr(
+                        fid,
+                        xattr.as_bytes(),
+                        value.clone().into(),
+                        SetXattr::Either,
+                        KillPriv::Keep,
+                    )
+                    .unwrap();
                     self.model.node(fid).xattrs.insert(xattr, value);
                 }
                 txn.commit().unwrap();
@@ -347,23 +352,23 @@ impl World {
     }
 
     fn rename(&mut self, clock: Timestamp, (from, one): (Fid, &str), (to, two): (Fid, &str)) {
-        let mode = self.random.pick(&[
-            RenameMode::Replace,
-            RenameMode::Replace,
-            RenameMode::NoReplace,
-            RenameMode::Exchange,
-        ]);
+        // `None`: an exchange.
+        let existing =
+            self.random.pick(&[Some(Replace::Allowed), Some(Replace::Allowed), Some(Replace::Refused), None]);
         let (source, target) = (self.model.find(from, one), self.model.find(to, two));
         let open = target.map_or(IfOpen::Delete, |fid| if_open(&self.model.nodes[&fid]));
         let mut txn = self.volume.begin(clock);
-        let result = txn.rename(from, &name(one), to, &name(two), mode, open);
+        let result = match existing {
+            Some(existing) => txn.rename(from, &name(one), to, &name(two), existing, open),
+            None => txn.exchange((from, &name(one)), (to, &name(two))),
+        };
         let is_directory = |fid: Fid| self.model.nodes[&fid].directory;
         let knot = |moving: Fid, into: Fid| is_directory(moving) && self.model.is_below(into, moving);
-        let expected = match (source, target, mode) {
+        let expected = match (source, target, existing) {
             (None, _, _) => Err(Errno::NoEntry),
-            (_, Some(_), RenameMode::NoReplace) => Err(Errno::Exists),
-            (_, None, RenameMode::Exchange) => Err(Errno::NoEntry),
-            (Some(source), Some(target), RenameMode::Exchange) => match source == target {
+            (_, Some(_), Some(Replace::Refused)) => Err(Errno::Exists),
+            (_, None, None) => Err(Errno::NoEntry),
+            (Some(source), Some(target), None) => match source == target {
                 true => Ok(()),
                 false if knot(source, to) || knot(target, from) => Err(Errno::Invalid),
                 false => Ok(()),
@@ -378,13 +383,13 @@ impl World {
             },
             (Some(_), None, _) => Ok(()),
         };
-        assert_eq!(errno(&result), expected.err(), "rename {from}/{one} to {to}/{two}, {mode:?}");
+        assert_eq!(errno(&result), expected.err(), "rename {from}/{one} to {to}/{two}, {existing:?}");
         txn.commit().unwrap();
         if expected.is_err() || source == target {
             return;
         }
         let source = source.unwrap();
-        if mode == RenameMode::Exchange {
+        if existing.is_none() {
             self.model.node(from).names.insert(one.to_owned(), target.unwrap());
         } else {
             if target.is_some() {

@@ -88,7 +88,7 @@ fn two_moves_do_not_tie_a_knot() {
                         &name(name_from),
                         into,
                         &name("moved"),
-                        RenameMode::Replace,
+                        Replace::Allowed,
                         IfOpen::Delete,
                     );
                     std::thread::yield_now();

@@ -176,7 +176,7 @@ fn single_bytes_punched_out_leave_few_pieces() {
     write(&volume, file, 0, &vec![1; FILE as usize]);
     for number in 0..4096u64 {
         let mut txn = volume.begin(now());
-        txn.fallocate(file, FallocateMode::PunchHole, number * 1021 % 4096 * 256, 1, KillPriv::Keep).unwrap();
+        txn.fallocate(file, Allocate::PunchHole, number * 1021 % 4096 * 256, 1, KillPriv::Keep).unwrap();
         txn.commit().unwrap();
     }
     let content = read(&volume, file, 0, FILE as usize);

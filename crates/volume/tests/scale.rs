@@ -134,7 +134,7 @@ fn an_extended_attribute_costs_the_same_however_many_there_are() {
         match value {
             Some(len) => {
                 let value = vec![1; len].into();
-                txn.set_xattr(file, name.as_bytes(), value, SetXattr::Any, KillPriv::Keep).unwrap();
+                txn.set_xattr(file, name.as_bytes(), value, SetXattr::Either, KillPriv::Keep).unwrap();
             }
             None => drop(txn.remove_xattr(file, name.as_bytes()).unwrap()),
         }

@@ -134,7 +134,7 @@ fn times_only_grow() {
         for _ in 0..3 {
             let mut txn = volume.begin(Timestamp::new(1, 0));
             let staged = volume.stage_write(file, b"x"[..].into()).unwrap();
-            let attr = txn.write(file, WriteAt::Append, staged, KillPriv::Keep).unwrap().attr;
+            let attr = txn.write(file, WriteAt::End, staged, KillPriv::Keep).unwrap().attr;
             txn.commit().unwrap();
             assert!(attr.mtime > last.mtime && attr.ctime > last.ctime);
             assert!(attr.version > last.version && attr.data_version > last.data_version);
@@ -159,16 +159,16 @@ fn file_capabilities_go_with_every_change_of_contents_or_owner() {
         }),
         ("an append", |txn, volume, file| {
             let staged = volume.stage(0, bytes::Bytes::from_static(b"more"), Redo::No).unwrap();
-            txn.write(file, WriteAt::Append, staged, KillPriv::Keep).unwrap();
+            txn.write(file, WriteAt::End, staged, KillPriv::Keep).unwrap();
         }),
         ("allocation", |txn, _, file| {
-            txn.fallocate(file, FallocateMode::Allocate, 0, 100, KillPriv::Keep).unwrap();
+            txn.fallocate(file, Allocate::Extend, 0, 100, KillPriv::Keep).unwrap();
         }),
         ("a hole", |txn, _, file| {
-            txn.fallocate(file, FallocateMode::PunchHole, 0, 1, KillPriv::Keep).unwrap();
+            txn.fallocate(file, Allocate::PunchHole, 0, 1, KillPriv::Keep).unwrap();
         }),
         ("zeros", |txn, _, file| {
-            txn.fallocate(file, FallocateMode::ZeroRange, 0, 1, KillPriv::Keep).unwrap();
+            txn.fallocate(file, Allocate::ZeroRange, 0, 1, KillPriv::Keep).unwrap();
         }),
         ("a copy", |txn, volume, file| {
             let from = volume.lookup(volume.root(), &name("from")).unwrap().unwrap().fid;
@@ -184,7 +184,7 @@ fn file_capabilities_go_with_every_change_of_contents_or_owner() {
     let keeps = SetAttr { perm: Some(0o700), mtime: Some(SetTime::Now), ..SetAttr::default() };
     let xattr = |volume: &Volume, file: Fid, name: &str| {
         let mut txn = volume.begin(now());
-        txn.set_xattr(file, name.as_bytes(), "value".into(), SetXattr::Any, KillPriv::Keep).unwrap();
+        txn.set_xattr(file, name.as_bytes(), "value".into(), SetXattr::Either, KillPriv::Keep).unwrap();
         txn.commit().unwrap();
     };
     for_each_store(|volume| {

@@ -3,7 +3,6 @@
 use super::here::{Here, NotHere};
 use crate::cache::State;
 use crate::cache::inode::{XattrList, Xattrs};
-use crate::interface::KillPriv;
 use crate::validity::Cached;
 use crate::why::Why;
 use bytes::Bytes;
@@ -12,7 +11,7 @@ use soda_protocol::SetXattr;
 use soda_types::acl::{self, Kept, NewList};
 use soda_types::semantics::{self, check_xattr_name, is_access_list};
 use soda_types::{
-    Attr, Errno, Fid, FileKind, Monotonic, SetAttr, Timestamp, XATTR_ACCESS_LIST, XATTR_LIST_MAX,
+    Attr, Errno, Fid, FileKind, KillPriv, Monotonic, SetAttr, Timestamp, XATTR_ACCESS_LIST, XATTR_LIST_MAX,
     XATTR_VALUE_MAX,
 };
 use std::sync::Arc;
@@ -103,7 +102,7 @@ impl State {
             SetXattr::Replace if !present => return Err(Errno::NoData.into()),
             _ => {}
         }
-        let kill_sgid = kill == KillPriv::Kill;
+        let kill_sgid = kill.kills();
         let mut kept = Kept::Yes;
         if is_access_list(name) {
             let new = NewList { name, list: value, kill_sgid };

@@ -5,7 +5,7 @@ use crate::cache::State;
 use crate::cache::extents::Found;
 use crate::cache::inode::Keeping;
 use crate::config::WritePolicy;
-use crate::interface::{KillPriv, Written};
+use crate::interface::Written;
 use crate::log::streams::SMALL;
 use crate::validity::Cached;
 use crate::why::Why;
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use soda_oplog::Change;
 use soda_protocol::{Allocate, WriteAt};
 use soda_types::semantics;
-use soda_types::{Attr, Fid, FileKind, Monotonic, SetAttr, Timestamp};
+use soda_types::{Attr, Fid, FileKind, KillPriv, Monotonic, SetAttr, Timestamp};
 use std::ops::Range;
 
 /// At least what a file has allocated when this range was written. Where its holes are only the server knows: as much as can
@@ -58,14 +58,14 @@ impl State {
         let gap = attr.size..offset;
         attr.allocated = allocated_by(&attr, &(offset..end));
         attr.written(end, moment);
-        if kill == KillPriv::Kill {
+        if kill.kills() {
             attr.drop_privileges();
         }
         self.memory.write(fid, offset, data.clone(), attr.data_version);
         self.memory.zero(fid, gap, attr.data_version);
         self.set_attr_here(now, fid, attr);
         self.drop_capabilities(now, fid);
-        let kill_suid_sgid = kill == KillPriv::Kill;
+        let kill_suid_sgid = kill.kills();
         self.log_change(now, moment, Change::Write { fid, offset, data: data.clone(), kill_suid_sgid });
         self.changed(now, fid, None, Some(offset..end));
         Ok(Written { offset, len, attr: Cached { value: attr, valid: self.attr_validity(now, fid, &attr) } })
@@ -104,7 +104,7 @@ impl State {
         let mut unprivileged = attr;
         unprivileged.drop_privileges();
         let drop_privileges = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
-        let drops = kill == KillPriv::Kill && unprivileged.perm != attr.perm;
+        let drops = kill.kills() && unprivileged.perm != attr.perm;
         let first = drops.then_some(Change::SetAttr { fid, set: drop_privileges });
         self.space_here(now, space + first.as_ref().map_or(0, Change::space))?;
         if let Some(first) = first {

@@ -17,7 +17,7 @@ mod seek;
 mod write;
 mod xattr;
 
-pub use crate::interface::{Entry, KillPriv, RenameHow, Written};
+pub use crate::interface::{Entry, RenameHow, Written};
 pub use dir::{Detail, DirEntry, HandedDir, OpenDir};
 pub use files::{HandedFile, OpenFile, OpenMode};
 pub use read::ReadData;
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use soda_protocol::{Allocate, Lock, LockWait, NewNode, SetXattr, Whence, WriteAt};
-    use soda_types::{Name, SetAttr};
+    use soda_types::{KillPriv, Name, SetAttr};
 
     fn assert_send<T: Send>(_: T) {}
 

@@ -10,14 +10,14 @@ use crate::client::Client;
 use crate::config::Consistency;
 use crate::connection::Route;
 use crate::inner::Arrived;
-use crate::interface::{KillPriv, Written};
+use crate::interface::Written;
 use crate::log::streams::SMALL;
 use crate::ops::OpenFile;
 use crate::validity::Cached;
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
 use soda_protocol::{Allocate, Answer, Call, WriteAt};
-use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic};
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, KillPriv, Monotonic};
 use std::future::Future;
 use std::ops::Range;
 
@@ -192,7 +192,7 @@ impl Client {
             let flight = state.begin_data(now, fid, range);
             (route, ticket, flight)
         };
-        let call = Call::Write { fid, at, kill_suid_sgid: kill == KillPriv::Kill };
+        let call = Call::Write { fid, at, kill_suid_sgid: kill.kills() };
         let order = Order { payload: data.clone(), route, ..Order::change(call, slot, ticket, vec![fid]) };
         let waiting = self.inner.send(order, move |arrived, result| {
             let ticket = arrived.ticket;
@@ -256,7 +256,7 @@ impl Client {
             let flight = state.begin_data(now, fid, range.clone());
             (range, ticket, flight)
         };
-        let call = Call::Allocate { fid, offset, len, how, kill_suid_sgid: kill == KillPriv::Kill };
+        let call = Call::Allocate { fid, offset, len, how, kill_suid_sgid: kill.kills() };
         let order = Order::change(call, slot, ticket, vec![fid]);
         let waiting = self
             .inner
@@ -306,7 +306,7 @@ impl Client {
             let flight = state.begin_data(now, to.fid(), range.clone());
             (range, ticket, flight)
         };
-        let kill_suid_sgid = kill == KillPriv::Kill;
+        let kill_suid_sgid = kill.kills();
         let call =
             Call::CopyRange { from: from.fid(), from_offset, to: to.fid(), to_offset, len, kill_suid_sgid };
         let order = Order::change(call, slot, ticket, vec![to.fid()]);

@@ -7,13 +7,12 @@ use crate::cache::inode::{XattrList, Xattrs};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
 use crate::inner::Inner;
-use crate::ops::KillPriv;
 use crate::ops::names::Did;
 use bytes::Bytes;
 use soda_protocol::{Answer, Call, SetXattr, XattrSummary};
 use soda_types::acl::{self, Kept, NewList};
 use soda_types::semantics::{check_xattr_name, is_access_list};
-use soda_types::{Errno, Fid, FileKind, FsResult, Monotonic, Timestamp};
+use soda_types::{Errno, Fid, FileKind, FsResult, KillPriv, Monotonic, Timestamp};
 use std::sync::Arc;
 
 impl Client {
@@ -70,7 +69,7 @@ impl Client {
             return Ok(());
         }
         self.inner.take_little(value.len()).await;
-        let kill_sgid = kill == KillPriv::Kill;
+        let kill_sgid = kill.kills();
         let (key, new) = (name.to_vec(), value.to_vec());
         let call = Call::SetXattr { fid, name: key, value: new, how, kill_sgid, owner };
         let kept = match is_access_list(name) {

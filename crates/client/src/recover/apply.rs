@@ -13,7 +13,7 @@ use super::progress::{Notes, Progress, Reached};
 use super::show::Paths;
 use crate::client::Client;
 use crate::log::disk::inodes_of;
-use crate::ops::{KillPriv, OpenFile, OpenMode, RenameHow};
+use crate::ops::{OpenFile, OpenMode, RenameHow};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use soda_oplog::segments::Found;
@@ -21,7 +21,9 @@ use soda_oplog::{Change, Object, Place, Record, Touch};
 use soda_protocol::{IfExists, Lsn, NewNode, Node, Replace, SetXattr, WriteAt};
 use soda_types::acl::{self, Kept, NewList};
 use soda_types::semantics::is_access_list;
-use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, InUse, SetAttr, Timestamp, Version};
+use soda_types::{
+    Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, InUse, KillPriv, SetAttr, Timestamp, Version,
+};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
@@ -341,7 +343,7 @@ impl Work<'_> {
                 Ok(Outcome::Done)
             }
             Change::Write { fid, offset, data, kill_suid_sgid } => {
-                self.write(lsn, *fid, *offset, data, privileges(*kill_suid_sgid)).await
+                self.write(lsn, *fid, *offset, data, KillPriv::when(*kill_suid_sgid)).await
             }
             Change::Allocate { fid, offset, len, how } => {
                 self.check_unchanged(*fid, lsn).await?;
@@ -351,7 +353,7 @@ impl Work<'_> {
             }
             Change::SetXattr { fid, name, value, kill_sgid, .. } => {
                 let now = self.now(*fid);
-                let kill = privileges(*kill_sgid);
+                let kill = KillPriv::when(*kill_sgid);
                 if self.has_xattr(now, name, value, kill).await? {
                     return Ok(Outcome::Already);
                 }
@@ -381,7 +383,7 @@ impl Work<'_> {
             return Ok(known.is_some_and(|known| known == value));
         }
         let attr = self.client.getattr(fid).await?.value;
-        let new = NewList { name, list: value, kill_sgid: kill == KillPriv::Kill };
+        let new = NewList { name, list: value, kill_sgid: kill.kills() };
         let set = acl::set_list(attr.kind, attr.perm, &new)?;
         let expected = (set.kept == Kept::Yes).then_some(value);
         Ok(set.perm == attr.perm && known.as_deref() == expected)
@@ -531,10 +533,6 @@ impl Work<'_> {
 
 fn fresh(new: &NewNode) -> NewNode {
     NewNode { existing: IfExists::Fail, open: InUse::No, ..new.clone() }
-}
-
-fn privileges(kill: bool) -> KillPriv {
-    if kill { KillPriv::Kill } else { KillPriv::Keep }
 }
 
 fn is_whiteout(attr: &Attr) -> bool {

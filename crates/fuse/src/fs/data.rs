@@ -81,7 +81,7 @@ const MAX_SHORT_COPY: u64 = 0xffff_f000;
 /// What a change of contents takes away for which the kernel does not say it: it leaves set-user-id and set-group-id to the file
 /// system (FUSE_HANDLE_KILLPRIV_V2), but no flag in these requests tells whether the caller has CAP_FSETID.
 pub(super) fn privileges_of(uid: u32) -> KillPriv {
-    if uid == 0 { KillPriv::Keep } else { KillPriv::Kill }
+    KillPriv::when(uid != 0)
 }
 
 fn allocate_how(mode: u32) -> Option<Allocate> {
@@ -176,10 +176,7 @@ impl Inner {
             (WriteOrigin::Caller, Placement::AtOffset, Path::Cached) => WriteAt::Pages(write.offset),
             (WriteOrigin::Caller, Placement::AtOffset, Path::Direct) => WriteAt::Offset(write.offset),
         };
-        let kill = match write.kill_suid_sgid {
-            true => KillPriv::Kill,
-            false => KillPriv::Keep,
-        };
+        let kill = KillPriv::when(write.kill_suid_sgid);
         match self.client.write(&file.open, at, write.data, kill).await {
             Ok(written) => {
                 let end = written.offset + written.len;

@@ -29,7 +29,7 @@ impl SetRequest {
             XATTR_REPLACE => SetXattr::Replace,
             _ => return Err(Errno::Invalid),
         };
-        let kill = if kill_sgid { KillPriv::Kill } else { KillPriv::Keep };
+        let kill = KillPriv::when(kill_sgid);
         Ok(SetRequest { name: name.to_vec(), value: value.to_vec(), how, kill })
     }
 }

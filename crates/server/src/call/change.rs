@@ -12,15 +12,10 @@ use crate::session::{Kept, Session};
 use crate::shared::Shared;
 use bytes::Bytes;
 use soda_lease::table::{DeepLeases, Outcome, TreeChanges};
-use soda_protocol::{
-    Allocate, Answer, Call, Failure, IfExists, Node, OpId, Rename, Replace, SetXattr, Unlink, WriteAt,
-};
+use soda_protocol::{Answer, Call, Failure, IfExists, Node, OpId, Rename, Unlink};
 use soda_storage::{Batch, Table, crash};
-use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, InUse, Name, SessionId};
-use soda_volume::{
-    FallocateMode, Fate, IfOpen, KillPriv, NewKind, NewNode, Removed, RenameMode, Renamed, Staged, Txn,
-    Volume,
-};
+use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, InUse, KillPriv, Name, Replace, SessionId};
+use soda_volume::{Fate, IfOpen, NewKind, NewNode, Removed, Renamed, Staged, Txn, Volume};
 
 /// What a change did, before it is committed.
 struct Done {
@@ -167,29 +162,25 @@ fn apply(
             Done::new(changed(txn, *fid, &[])?)
         }
         Call::Write { fid, at, kill_suid_sgid } => {
-            let at = match at {
-                WriteAt::Offset(offset) | WriteAt::Pages(offset) => soda_volume::WriteAt::Offset(*offset),
-                WriteAt::End => soda_volume::WriteAt::Append,
-            };
             // Given up on the way to another plan: writes are planned once, by fid.
             let staged =
                 staged.take().ok_or_else(|| FsError::new(Errno::Io, "the data of the write is gone"))?;
-            let written = txn.write(*fid, at, staged, privileges(*kill_suid_sgid))?;
+            let written = txn.write(*fid, *at, staged, KillPriv::when(*kill_suid_sgid))?;
             Done::new(Answer::Written { offset: written.offset, len: written.len, attr: written.attr })
         }
         Call::Allocate { fid, offset, len, how, kill_suid_sgid } => {
-            txn.fallocate(*fid, fallocate_mode(*how), *offset, *len, privileges(*kill_suid_sgid))?;
+            txn.fallocate(*fid, *how, *offset, *len, KillPriv::when(*kill_suid_sgid))?;
             Done::new(changed(txn, *fid, &[])?)
         }
         Call::CopyRange { from, from_offset, to, to_offset, len, kill_suid_sgid } => {
-            let privileges = privileges(*kill_suid_sgid);
+            let privileges = KillPriv::when(*kill_suid_sgid);
             let copied = txn.copy_range((*from, *from_offset), (*to, *to_offset), *len, privileges)?;
             Done::new(Answer::Written { offset: copied.offset, len: copied.len, attr: copied.attr })
         }
         Call::SetXattr { fid, name, value, how, kill_sgid, owner } => {
             txn.attr(*fid)?.check_owner(*owner)?;
             let value = Bytes::copy_from_slice(value);
-            txn.set_xattr(*fid, name, value, set_xattr_how(*how), privileges(*kill_sgid))?;
+            txn.set_xattr(*fid, name, value, *how, KillPriv::when(*kill_sgid))?;
             Done::new(changed(txn, *fid, &[])?)
         }
         Call::RemoveXattr { fid, name, owner } => {
@@ -290,15 +281,15 @@ fn rename(
     how: Rename,
     target: Option<Fid>,
 ) -> Result<Done, Stop> {
-    let (mode, in_use) = match how {
-        Rename::Plain { in_use } => (RenameMode::Replace, in_use),
-        Rename::NoReplace => (RenameMode::NoReplace, InUse::No),
-        Rename::Exchange => (RenameMode::Exchange, InUse::No),
-        Rename::Whiteout { existing: Replace::Allowed, in_use, .. } => (RenameMode::Replace, in_use),
-        Rename::Whiteout { existing: Replace::Refused, .. } => (RenameMode::NoReplace, InUse::No),
+    let in_use = match how {
+        Rename::Plain { in_use } | Rename::Whiteout { existing: Replace::Allowed, in_use, .. } => in_use,
+        _ => InUse::No,
     };
     let keep = if_open(shared, target, in_use);
-    let Renamed { moved, replaced, exchanged } = txn.rename(from.0, from.1, to.0, to.1, mode, keep)?;
+    let Renamed { moved, replaced, exchanged } = match how.existing() {
+        Some(existing) => txn.rename(from.0, from.1, to.0, to.1, existing, keep)?,
+        None => txn.exchange(from, to)?,
+    };
     let tree = match how {
         // Two names of one inode stay as they are.
         Rename::Whiteout { creds, .. } if txn.resolve(from.0, from.1)?.is_none() => {
@@ -371,26 +362,4 @@ pub(super) fn new_node(new: &soda_protocol::NewNode) -> FsResult<NewNode> {
         FileKind::BlockDevice => NewKind::BlockDevice(new.rdev),
     };
     Ok(NewNode { kind, perm: new.perm, umask: new.umask, creds: new.creds })
-}
-
-pub(super) fn set_xattr_how(how: SetXattr) -> soda_volume::SetXattr {
-    match how {
-        SetXattr::Either => soda_volume::SetXattr::Any,
-        SetXattr::Create => soda_volume::SetXattr::Create,
-        SetXattr::Replace => soda_volume::SetXattr::Replace,
-    }
-}
-
-pub(super) fn privileges(kill: bool) -> KillPriv {
-    if kill { KillPriv::Drop } else { KillPriv::Keep }
-}
-
-pub(super) fn fallocate_mode(how: Allocate) -> FallocateMode {
-    match how {
-        Allocate::Extend => FallocateMode::Allocate,
-        Allocate::KeepSize => FallocateMode::AllocateKeepSize,
-        Allocate::PunchHole => FallocateMode::PunchHole,
-        Allocate::ZeroRange => FallocateMode::ZeroRange,
-        Allocate::ZeroRangeKeepSize => FallocateMode::ZeroRangeKeepSize,
-    }
 }

@@ -208,12 +208,10 @@ fn plan_rename(volume: &Volume, from: (Fid, &Name), to: (Fid, &Name), how: Renam
     let target = volume.resolve(to.0, to.1)?;
     let (inode, onto) = (source.map(|(fid, _)| fid), target.map(|(fid, _)| fid));
     let found = Found { inode, target: onto, ..Found::default() };
-    let fails = match how {
-        Rename::Plain { .. } | Rename::Whiteout { existing: Replace::Allowed, .. } => source.is_none(),
-        Rename::NoReplace | Rename::Whiteout { existing: Replace::Refused, .. } => {
-            source.is_none() || target.is_some()
-        }
-        Rename::Exchange => source.is_none() || target.is_none(),
+    let fails = match how.existing() {
+        Some(Replace::Allowed) => source.is_none(),
+        Some(Replace::Refused) => source.is_none() || target.is_some(),
+        None => source.is_none() || target.is_none(),
     };
     if fails {
         return Ok(Plan {

@@ -40,12 +40,12 @@ impl Lab {
         let orphan = make(&mut txn, root, "orphan", NewKind::File);
         make(&mut txn, subdirectory, "link", NewKind::Symlink(Bytes::from_static(b"target")));
         txn.link(small, root, &entry("hard")).unwrap();
-        txn.set_xattr(small, b"user.a", Bytes::from_static(b"1"), SetXattr::Any, KillPriv::Keep).unwrap();
+        txn.set_xattr(small, b"user.a", Bytes::from_static(b"1"), SetXattr::Either, KillPriv::Keep).unwrap();
         txn.commit().unwrap();
         for (file, len) in [(small, 1000), (large, 500_000), (orphan, 200_000)] {
             let staged = volume.stage_write(file, vec![7; len].into()).unwrap();
             let mut txn = volume.begin(NOW);
-            txn.write(file, WriteAt::Append, staged, KillPriv::Keep).unwrap();
+            txn.write(file, WriteAt::End, staged, KillPriv::Keep).unwrap();
             txn.commit().unwrap();
         }
         let mut txn = volume.begin(NOW);
@@ -588,7 +588,7 @@ fn a_file_with_an_unreadable_extent_can_be_removed_and_emptied() {
             let fid = Fid::new(ID, lab.large);
             let staged = volume.stage_write(fid, vec![8; 5000].into()).unwrap();
             let mut txn = volume.begin(NOW);
-            txn.write(fid, WriteAt::Append, staged, KillPriv::Keep).unwrap();
+            txn.write(fid, WriteAt::End, staged, KillPriv::Keep).unwrap();
             txn.commit().unwrap();
             assert_eq!(volume.read(fid, 0, 10_000).unwrap()[..], [8; 5000]);
         }

@@ -1,14 +1,16 @@
 //! The records of a digest on a transaction, each at its own time, each checked as the ordinary operation checks it.
 
 use super::plan::Plan;
-use crate::call::change::{fallocate_mode, new_node, privileges, set_xattr_how};
+use crate::call::change::new_node;
 use crate::call::place::{self, Watched};
 use crate::shared::Shared;
 use bytes::Bytes;
 use soda_lease::table::TreeChanges;
 use soda_protocol::{Change, Failure, Fate, Lsn, Moved, NewNode, Place, Record};
-use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, Ino, SessionId, Version};
-use soda_volume::{IfOpen, KillPriv, Number, Removed, RenameMode, Renamed, Staged, Txn, WriteAt};
+use soda_types::{
+    Attr, Errno, Fid, FileKind, FsError, FsResult, Ino, KillPriv, Replace, SessionId, Version, WriteAt,
+};
+use soda_volume::{IfOpen, Number, Removed, Renamed, Staged, Txn};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::vec::IntoIter;
 
@@ -242,22 +244,21 @@ impl<N: FnMut(Ino) -> FsResult<()>> Work<'_, '_, N> {
                 if kinds.contains(&Some(FileKind::Directory)) {
                     check_shape(from, to, *what)?;
                 }
-                let (mode, keep) = (RenameMode::Exchange, IfOpen::Keep);
-                txn.rename(from.directory, &from.name, to.directory, &to.name, mode, keep)?;
+                txn.exchange((from.directory, &from.name), (to.directory, &to.name))?;
             }
             Change::Release { fid } => self.release(*fid)?,
             Change::SetAttr { fid, set } => drop(txn.set_attr(*fid, set)?),
             Change::Write { fid, offset, kill_suid_sgid, .. } => {
                 let gone = || FsError::new(Errno::Io, "the data of the write is gone");
                 let data = self.staged.next().ok_or_else(gone)?;
-                txn.write(*fid, WriteAt::Offset(*offset), data, privileges(*kill_suid_sgid))?;
+                txn.write(*fid, WriteAt::Offset(*offset), data, KillPriv::when(*kill_suid_sgid))?;
             }
             Change::Allocate { fid, offset, len, how } => {
-                txn.fallocate(*fid, fallocate_mode(*how), *offset, *len, KillPriv::Keep)?;
+                txn.fallocate(*fid, *how, *offset, *len, KillPriv::Keep)?;
             }
             Change::SetXattr { fid, name, value, how, kill_sgid } => {
                 let value = Bytes::copy_from_slice(value);
-                txn.set_xattr(*fid, name, value, set_xattr_how(*how), privileges(*kill_sgid))?;
+                txn.set_xattr(*fid, name, value, *how, KillPriv::when(*kill_sgid))?;
             }
             Change::RemoveXattr { fid, name } => drop(txn.remove_xattr(*fid, name)?),
         }
@@ -292,9 +293,9 @@ impl<N: FnMut(Ino) -> FsResult<()>> Work<'_, '_, N> {
             Some((fid, fate)) => self.users.if_open(fid, fate),
             None => IfOpen::Keep,
         };
-        let mode = RenameMode::Replace;
+        let existing = Replace::Allowed;
         let Renamed { replaced: removed, .. } =
-            txn.rename(from.directory, &from.name, to.directory, &to.name, mode, keep)?;
+            txn.rename(from.directory, &from.name, to.directory, &to.name, existing, keep)?;
         if let (Some(removed), Some((_, fate))) = (removed, replaced) {
             self.removed(&removed, fate);
         }
