@@ -3,7 +3,7 @@
 //!
 //! * [`model`]: the formulas of `soda-model` as tables and curves.
 //! * [`workload`]: what clients do, drawn by chance.
-//! * [`sim`]: the production [`soda_lease::Table`] and [`soda_lease::Holder`], and other systems' protocols, under the same
+//! * [`sim`]: the production [`soda_lease::LeaseTable`] and [`soda_lease::Holder`], and other systems' protocols, under the same
 //!   workloads, message by message, repeatable by seed.
 //! * [`trace`]: what programs asked of a real mount, as a workload for the simulation.
 //! * [`setup`], [`experiment`]: the papers' experiments by name; those of the real system start servers and mounts as processes.

@@ -40,10 +40,10 @@
 //!   client drops nothing.
 //!
 //! # What a server and a client have to do
-//! * *Places.* A plan takes [`Table::tree_version`](crate::Table::tree_version) first, then the chain of each object from the
-//!   volume, which knows the parent of what has one name. `Access::not_deep` is for what has several names or none. What has no
-//!   place is asked of every deep lease of the volume, and while a lease is held on such an object nobody else gets a
-//!   deep one there: right, and useless if it happens often.
+//! * *Places.* A plan takes [`LeaseTable::tree_version`](crate::LeaseTable::tree_version) first, then the chain of each object
+//!   from the volume, which knows the parent of what has one name. `Access::not_deep` is for what has several names or none.
+//!   What has no place is asked of every deep lease of the volume, and while a lease is held on such an object nobody else
+//!   gets a deep one there: right, and useless if it happens often.
 //! * *Ends.* `finish_tree`, and `finish_covered_tree` for digests: with what was created, moved and linked. What is covered goes
 //!   into the reply, together with the deep lease: the reply that brought that one may have been lost. A digest that is refused
 //!   because nobody can say just now where something lies (`Refusal::Unplaced`) comes again. `forget_holes_of` for what is gone.

@@ -8,7 +8,7 @@
 //! `poll_*` (what to do next, and when to come back).
 //!
 //! # The two sides
-//! * [`table::Table`]: the server's. Sessions, leases, which operation may run, recalls, grace after a restart.
+//! * [`table::LeaseTable`]: the server's. Sessions, leases, which operation may run, recalls, grace after a restart.
 //! * [`holder::Holder`]: the client's. What is held, until when caches may be used, how to answer a recall.
 //! * [`conflict`]: which leases exclude each other, as pure rules, subtrees included.
 //! * [`locks::LockTable`]: flock(2) and fcntl(2) locks, which are no leases: programs ask for them. A session that is alone with
@@ -16,7 +16,7 @@
 //!
 //! # The states of a lease
 //! ```text
-//!   server (Table)                                     client (Holder)
+//!   server (LeaseTable)                                client (Holder)
 //!                     finish: granted (epoch e)          reply accepted
 //!   none ---------------------------------> quiet      none ------------> held ---- recall e --> recalling
 //!    ^                                        |          ^                  |  ^                     |
@@ -30,11 +30,11 @@
 //!
 //! # A drive loop
 //! ```
-//! use soda_lease::table::{Access, OpKey, Outcome, Output, Table, TableConfig};
+//! use soda_lease::table::{Access, LeaseTable, OpKey, Outcome, Output, TableConfig};
 //! use soda_types::{Epoch, Fid, Ino, Monotonic, SessionId, VolumeId};
 //!
 //! let now = Monotonic::ZERO; // the server's CLOCK_BOOTTIME
-//! let mut table = Table::new(TableConfig::default(), Epoch(1), now);
+//! let mut table = LeaseTable::new(TableConfig::default(), Epoch(1), now);
 //! table.open_session(now, SessionId(1));
 //! table.handle_traffic(now, SessionId(1)).expect("renewed by every message");
 //! table.request(now, SessionId(1), OpKey(7), vec![Access::read(Fid::new(VolumeId(1), Ino(42)))]);
@@ -47,7 +47,7 @@
 //!         }
 //!         Output::Recall { session: _, recall: _ } => { /* push it on the session's control connection */ }
 //!         Output::Fence { session: _, reason: _ } => { /* make it durable, then go on */ }
-//!         Output::Inquire { .. } | Output::NotDescribed(_) => {} // nobody called `Table::inquire`
+//!         Output::Inquire { .. } | Output::NotDescribed(_) => {} // nobody called `LeaseTable::inquire`
 //!         Output::Refuse(_, _) | Output::SessionInUse { .. } => {}
 //!     }
 //! }
@@ -61,4 +61,4 @@ pub mod table;
 
 pub use holder::{DriftMargin, Holder, HolderConfig, Holding, RecallStep, Ticket};
 pub use locks::LockTable;
-pub use table::{Access, Intent, OpKey, Outcome, Output, Table, TableConfig, Want};
+pub use table::{Access, Intent, LeaseTable, OpKey, Outcome, Output, TableConfig, Want};

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use soda_lease::locks::{IfBusy, LockTable};
 use soda_lease::table::{
-    Access, BackOff, Equation8, Intent, ObjectTerm, OpKey, Outcome, Output, Table, TableConfig, Want,
+    Access, BackOff, Equation8, Intent, LeaseTable, ObjectTerm, OpKey, Outcome, Output, TableConfig, Want,
 };
 use soda_types::{
     Cause, Epoch, Fid, Grant, InUse, Ino, Lock, LockFamily, LockMode, LockOwner, Mode, Monotonic, Recall,
@@ -97,7 +97,7 @@ fn fid(ino: u64) -> Fid {
 
 /// A table and what the world outside knows of it.
 struct Watched {
-    table: Table,
+    table: LeaseTable,
     config: TableConfig,
     now: Monotonic,
     ops: u64,
@@ -111,7 +111,7 @@ struct Watched {
 impl Watched {
     fn new(config: TableConfig) -> Watched {
         let now = Monotonic::ZERO;
-        let mut table = Table::new(config.clone(), Epoch(1), now);
+        let mut table = LeaseTable::new(config.clone(), Epoch(1), now);
         (1..=SESSIONS).for_each(|session| table.open_session(now, SessionId(session)));
         Watched {
             table,
@@ -172,7 +172,7 @@ impl Watched {
             Event::OwnTerm { session, term } => self.table.set_object_term(SessionId(session), term),
             Event::Pass { ms } => self.pass(Duration::from_millis(ms)),
             Event::Restart { known } => {
-                self.table = Table::new(self.config.clone(), Epoch(self.last_epoch.0 + 1000), now);
+                self.table = LeaseTable::new(self.config.clone(), Epoch(self.last_epoch.0 + 1000), now);
                 self.table.begin_grace(now, known.into_iter().map(SessionId));
                 (self.waiting, self.running) = Default::default();
             }

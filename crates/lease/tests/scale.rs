@@ -2,7 +2,7 @@
 //! every byte that is allocated.
 #![allow(unsafe_code)]
 
-use soda_lease::table::{Access, DeepLeases, OpKey, Outcome, Output, Table, TableConfig};
+use soda_lease::table::{Access, DeepLeases, LeaseTable, OpKey, Outcome, Output, TableConfig};
 use soda_types::{Cause, Epoch, Fid, Ino, Monotonic, RecallAck, SessionId, VolumeId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -48,7 +48,7 @@ fn fid(number: u64) -> Fid {
 }
 
 struct Driver {
-    table: Table,
+    table: LeaseTable,
     ops: u64,
 }
 
@@ -59,7 +59,7 @@ impl Driver {
 
     fn with(deep_leases: DeepLeases) -> Driver {
         let config = TableConfig { deep_leases, ..TableConfig::default() };
-        let mut table = Table::new(config, Epoch(1), at(0));
+        let mut table = LeaseTable::new(config, Epoch(1), at(0));
         (1..=SESSIONS).for_each(|session| table.open_session(at(0), SessionId(session)));
         Driver { table, ops: 0 }
     }

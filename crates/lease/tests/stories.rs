@@ -6,8 +6,8 @@
 //! commit it.
 
 use soda_lease::table::{
-    Access, BackOff, Created, DeepLeases, Equation8, Hole, Moved, ObjectTerm, OpKey, Outcome, Output, Table,
-    TableConfig, TreeChanges,
+    Access, BackOff, Created, DeepLeases, Equation8, Hole, LeaseTable, Moved, ObjectTerm, OpKey, Outcome,
+    Output, TableConfig, TreeChanges,
 };
 use soda_lease::{DriftMargin, Holder, HolderConfig, RecallStep, Ticket};
 use soda_types::{
@@ -64,7 +64,7 @@ fn retell(story: &str) -> String {
 struct Cell {
     now: Monotonic,
     config: TableConfig,
-    table: Table,
+    table: LeaseTable,
     holders: BTreeMap<u64, Holder>,
     tickets: BTreeMap<u64, (u64, Ticket)>,
     answers: BTreeMap<u64, Vec<Grant>>,
@@ -135,7 +135,7 @@ impl Cell {
         let now = Monotonic::ZERO;
         Cell {
             now,
-            table: Table::new(config.clone(), Epoch(1), now),
+            table: LeaseTable::new(config.clone(), Epoch(1), now),
             config,
             holders: BTreeMap::new(),
             tickets: BTreeMap::new(),
@@ -164,12 +164,12 @@ impl Cell {
         match words.as_slice() {
             ["object-term", term] => {
                 self.config.object_term = ObjectTerm::For(secs(term));
-                self.table = Table::new(self.config.clone(), Epoch(1), self.now);
+                self.table = LeaseTable::new(self.config.clone(), Epoch(1), self.now);
             }
             ["deep-leases", "after", number] => {
                 let after = number.parse().expect("a number");
                 self.config.deep_leases = DeepLeases::On { after, max_holes: 8 };
-                self.table = Table::new(self.config.clone(), Epoch(1), self.now);
+                self.table = LeaseTable::new(self.config.clone(), Epoch(1), self.now);
             }
             ["tree", paths @ ..] => {
                 for path in paths {
@@ -194,7 +194,7 @@ impl Cell {
             }
             ["at", time] => self.pass(Monotonic::ZERO + secs(time)),
             ["restart", "knows", known @ ..] => {
-                self.table = Table::new(self.config.clone(), Epoch(1000), self.now);
+                self.table = LeaseTable::new(self.config.clone(), Epoch(1000), self.now);
                 self.table.begin_grace(self.now, known.iter().map(|word| SessionId(session(word))));
             }
             ["finish", word] => self.finish(word, &TreeChanges::default()),

@@ -9,7 +9,7 @@ use crate::put_off::PutOff;
 use crate::records::ServerRecord;
 use crate::session::{Opens, ReplyTo, Session};
 use soda_lease::locks::{Delegations, LockTable, WaitKey};
-use soda_lease::table::{OpKey, Table};
+use soda_lease::table::{LeaseTable, OpKey};
 use soda_protocol::{BacklogReport, Delegable, Node, OpId};
 use soda_types::{Epoch, Fid, Lock, Monotonic, SessionId};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,7 +25,7 @@ pub(crate) const OWN_SESSION: SessionId = SessionId(u64::MAX);
 
 #[derive(Debug)]
 pub(crate) struct Core {
-    pub(crate) table: Table,
+    pub(crate) table: LeaseTable,
     pub(crate) locks: LockTable,
     pub(crate) sessions: BTreeMap<SessionId, Entry>,
     pub(crate) opens: Opens,
@@ -128,7 +128,7 @@ pub(crate) enum Verdict {
 }
 
 impl Core {
-    pub(crate) fn new(table: Table, locks: LockTable, server: &ServerRecord) -> Core {
+    pub(crate) fn new(table: LeaseTable, locks: LockTable, server: &ServerRecord) -> Core {
         Core {
             table,
             locks,

@@ -10,8 +10,8 @@ use crate::records::{self, ServerRecord};
 use crate::session::Session;
 use crate::space::Space;
 use soda_lease::locks::LockTable;
-use soda_lease::table::{self, BackOff, Table, TableConfig};
-use soda_storage::{Batch, DataStore, MetaStore, crash};
+use soda_lease::table::{self, BackOff, LeaseTable, TableConfig};
+use soda_storage::{Batch, DataStore, MetaStore, Table, crash};
 use soda_types::Epoch;
 use soda_volume::{Volume, VolumeConfig};
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ pub(crate) fn begin_run(meta: &dyn MetaStore, config: &ServerConfig) -> Result<R
     let term = config.term.max(before.term);
     let record = ServerRecord { starts: before.starts + 1, term, last_session: before.last_session };
     let mut batch = Batch::releasing();
-    batch.put(soda_storage::Table::Server, records::server_key(), records::encode(&record));
+    batch.put(Table::Server, records::server_key(), records::encode(&record));
     let durability = Durability::begin(meta, record.starts, config.boot_id.clone())?;
     durability.put_beginning(&mut batch);
     meta.commit(batch)?;
@@ -79,7 +79,8 @@ pub(crate) fn restore(
     // A client may hold on to the lease that an earlier run gave it.
     table_config.grace = table_config.grace.max(run.promised.saturating_add(run.promised / 20));
     let first_epoch = Epoch(run.record.starts << EPOCHS_PER_START);
-    let mut core = Core::new(Table::new(table_config, first_epoch, now), LockTable::default(), &run.record);
+    let mut core =
+        Core::new(LeaseTable::new(table_config, first_epoch, now), LockTable::default(), &run.record);
     core.table.open_session(now, OWN_SESSION);
     let mut known = Vec::new();
     for stored in records::load_sessions(volume.meta())? {

@@ -1,4 +1,4 @@
-//! A deterministic world around the *production* lease core: [`soda_lease::Table`] in a small server,
+//! A deterministic world around the *production* lease core: [`soda_lease::LeaseTable`] in a small server,
 //! [`soda_lease::Holder`] in small clients, and between and around them everything that goes wrong: connections that
 //! break, links that are cut, messages that come late or twice, clocks that drift, nodes that freeze, crash and come
 //! back, recalls that are not answered.

@@ -1,4 +1,4 @@
-//! Production leases under simulation: [`soda_lease::Table`] at the server, a [`soda_lease::Holder`] at each client.
+//! Production leases under simulation: [`soda_lease::LeaseTable`] at the server, a [`soda_lease::Holder`] at each client.
 
 mod setting;
 
@@ -8,7 +8,9 @@ use super::{Book, Kind, Protocol, Source, Tree};
 use crate::workload::{Event, SystemCall, Workload};
 use soda_lease::holder::RecallStep;
 use soda_lease::table::{BackOff, Covered, Created, DeepLeases, Equation8, Granted, TreeChanges};
-use soda_lease::{Access, DriftMargin, Holder, HolderConfig, OpKey, Outcome, Output, Table, TableConfig};
+use soda_lease::{
+    Access, DriftMargin, Holder, HolderConfig, LeaseTable, OpKey, Outcome, Output, TableConfig,
+};
 use soda_model::Rng;
 use soda_model::load::Network;
 use soda_types::{
@@ -73,7 +75,7 @@ impl Client {
 pub(super) struct Leases {
     setting: Setting,
     tree: Tree,
-    table: Table,
+    table: LeaseTable,
     clients: Vec<Client>,
     /// What the server has of each file.
     stored: Vec<u64>,
@@ -116,7 +118,7 @@ impl Leases {
             recall_deadline: FOREVER,
             ..TableConfig::with_term(session_term)
         };
-        let mut table = Table::new(config, Epoch(1), Monotonic::ZERO);
+        let mut table = LeaseTable::new(config, Epoch(1), Monotonic::ZERO);
         let mut clients = Vec::new();
         for number in 0..workload.clients {
             let session = SessionId(u64::from(number) + 1);

@@ -4,9 +4,9 @@
 //! have waited on the wire is counted as its delay, a round trip for each exchange that has to follow another. So the counts
 //! are those of a network whose round trips are short beside the times between operations, as in the models.
 //!
-//! Leases are those of production: [`leases`] drives [`soda_lease::Table`] and [`soda_lease::Holder`]. The others are models of
-//! what the papers say of them ([`rivals`], [`sprite`]). What the network, restarts and clocks do to the lease core is not asked
-//! here but in `soda-sim`.
+//! Leases are those of production: [`leases`] drives [`soda_lease::LeaseTable`] and [`soda_lease::Holder`]. The others are models
+//! of what the papers say of them ([`rivals`], [`sprite`]). What the network, restarts and clocks do to the lease core is not
+//! asked here but in `soda-sim`.
 
 pub mod beside;
 pub mod compare;

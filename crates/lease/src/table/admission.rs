@@ -1,6 +1,6 @@
 //! The queue: which operation may run now.
 
-use super::Table;
+use super::LeaseTable;
 use super::index::ObjectId;
 use super::output::{Access, Ancestors, FenceReason, OpKey, Origin, Output, Refusal, Want};
 use super::rates::{Intent, Use};
@@ -76,7 +76,7 @@ pub(super) fn others_keep(intent: Intent) -> Option<Mode> {
     }
 }
 
-impl Table {
+impl LeaseTable {
     /// An operation of the session wants to run. [`Output::Admit`] follows, at once or later, or [`Output::Refuse`].
     ///
     /// Several accesses to one object count as one, the strongest. An operation without accesses is admitted at once.

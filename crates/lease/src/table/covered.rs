@@ -6,7 +6,7 @@
 //! gets to the answer. Where it cannot be said at the moment whether a deep lease covers something, because another operation may
 //! be moving it or what it lies in, it is refused for that, and may be asked for again.
 
-use super::Table;
+use super::LeaseTable;
 use super::admission::{OpState, Operation, Part, Terms, Verdict};
 use super::deep::Placing;
 use super::grants::Granted;
@@ -24,9 +24,9 @@ pub(super) enum Standing {
     NotHeld(Fid),
 }
 
-impl Table {
+impl LeaseTable {
     /// The session tells what it did under its leases. [`Output::Admit`] follows, at once or when admitted operations have
-    /// finished, or [`Output::Refuse`]. It ends with [`Table::finish_covered`].
+    /// finished, or [`Output::Refuse`]. It ends with [`LeaseTable::finish_covered`].
     pub fn request_covered(&mut self, now: Monotonic, session: SessionId, op: OpKey, covered: Covered) {
         debug_assert!(!self.ops.contains_key(&op), "{op:?} is in use");
         if !self.sessions.get(&session).is_some_and(|session| session.is_good()) {
@@ -88,7 +88,7 @@ impl Table {
         self.finish_covered_tree(now, key, &TreeChanges { created, ..TreeChanges::default() }).leases
     }
 
-    /// As [`Table::finish_covered`], with what the operation did to the tree. What the session made in reach of a deep write
+    /// As [`LeaseTable::finish_covered`], with what the operation did to the tree. What the session made in reach of a deep write
     /// lease of its own that one covers; what it took out of the reach of one it has a node lease on, known or not.
     pub fn finish_covered_tree(&mut self, now: Monotonic, key: OpKey, changes: &TreeChanges) -> Granted {
         if self.ops.get(&key).is_none_or(|op| op.state != OpState::Admitted) {

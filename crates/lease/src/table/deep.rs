@@ -26,7 +26,7 @@ use super::index::ObjectId;
 use super::output::{Access, Ancestors, Moved, TreeChanges, TreeVersion};
 use super::placing::Reaching;
 use super::store::{LeaseId, Running};
-use super::{Intent, Table};
+use super::{Intent, LeaseTable};
 use crate::conflict::{Concession, Place, Reach, concession};
 use soda_types::{Cause, Coverage, Fid, FileKind, Grant, Mode, Monotonic, Scope, SessionId, Term};
 use std::collections::BTreeSet;
@@ -52,7 +52,7 @@ pub(super) enum Placing {
     PutOff,
 }
 
-impl Table {
+impl LeaseTable {
     /// Names the state of the tree that the table has heard of. Take it before a plan looks at the volume.
     pub fn tree_version(&self) -> TreeVersion {
         self.moves.version()
@@ -119,12 +119,12 @@ impl Table {
         let mut leases = Vec::new();
         for Moved { fid, kind, above } in &changes.moved {
             let left = if *kind == FileKind::Directory { self.told_below(*fid, session) } else { Vec::new() };
-            let moved = |table: &mut Table, object| table.move_object(object, *kind, above);
+            let moved = |table: &mut LeaseTable, object| table.move_object(object, *kind, above);
             leases.extend(self.take_along(now, session, (*fid, *kind), moved));
             self.leave_behind(now, *fid, left);
         }
         for fid in &changes.relinked {
-            let relinked = |table: &mut Table, object| table.store.place_several(object);
+            let relinked = |table: &mut LeaseTable, object| table.store.place_several(object);
             leases.extend(self.take_along(now, session, (*fid, FileKind::File), relinked));
         }
         leases
@@ -137,12 +137,12 @@ impl Table {
         now: Monotonic,
         session: SessionId,
         (fid, kind): (Fid, FileKind),
-        change: impl FnOnce(&mut Table, ObjectId),
+        change: impl FnOnce(&mut LeaseTable, ObjectId),
     ) -> Vec<Grant> {
         let Some(object) = self.store.find(fid) else { return Vec::new() };
         let is_directory = kind == FileKind::Directory;
         // With its holes: it may come to lie in one.
-        let reached = |table: &Table| {
+        let reached = |table: &LeaseTable| {
             let own = |all: Vec<Reaching>| -> Vec<Reaching> {
                 all.into_iter().filter(|reach| reach.session == session).collect()
             };
@@ -177,7 +177,7 @@ impl Table {
     }
 
     /// Other sessions that may have been told of what is below the directory by deep leases above it, with what these allow.
-    /// Where its place is not known nobody has been told anything: see [`Table::hole_at`].
+    /// Where its place is not known nobody has been told anything: see [`LeaseTable::hole_at`].
     fn told_below(&self, fid: Fid, mover: SessionId) -> Vec<(SessionId, Kept)> {
         let Some(object) = self.store.find(fid).filter(|_| self.store.deep_count() > 0) else {
             return Vec::new();

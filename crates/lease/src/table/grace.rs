@@ -6,7 +6,7 @@
 use super::output::{Ancestors, FenceReason, SessionEnded};
 use super::sessions::SessionStanding;
 use super::store::{Lease, RecallState};
-use super::{OpKey, Table};
+use super::{LeaseTable, OpKey};
 use soda_types::{Grant, Mode, Monotonic, ObjectTerm, Scope, SessionId, Term};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const AT_WORK: u32 = 4;
 /// How many grace periods those who are at work get at most.
 const LATEST: u32 = 4;
 
-impl Table {
+impl LeaseTable {
     /// Starts the grace period. `known` are the sessions of the list on disk; they count as just renewed, since they
     /// may have been so right before the restart.
     pub fn begin_grace(&mut self, now: Monotonic, known: impl IntoIterator<Item = SessionId>) {
@@ -57,8 +57,8 @@ impl Table {
         self.handle_reclaim_placed(now, session, &unplaced)
     }
 
-    /// As [`Table::handle_reclaim`], with the directories above each object. A deep lease comes back only with these; its holes
-    /// nobody has to tell: they are where others reclaim what would be in its way.
+    /// As [`LeaseTable::handle_reclaim`], with the directories above each object. A deep lease comes back only with these; its
+    /// holes nobody has to tell: they are where others reclaim what would be in its way.
     ///
     /// # Errors
     /// The session is not known; all it held is void.

@@ -1,6 +1,6 @@
 //! What an operation leaves behind: leases, by policy.
 
-use super::Table;
+use super::LeaseTable;
 use super::admission::OpState;
 use super::config::WriteLeases;
 use super::index::ObjectId;
@@ -20,14 +20,14 @@ pub struct Granted {
     pub covered: Vec<Coverage>,
 }
 
-impl Table {
+impl LeaseTable {
     /// The admitted operation is over: lets the next ones in and says which leases go with the answer: one at most
     /// for each access that wants one, deep ones, and those on what has moved out of their reach.
     pub fn finish(&mut self, now: Monotonic, op: OpKey, outcome: Outcome) -> Vec<Grant> {
         self.finish_with(now, op, outcome, &[])
     }
 
-    /// As [`Table::finish`] for an operation that made new inodes: nobody else knows them, their maker gets them.
+    /// As [`LeaseTable::finish`] for an operation that made new inodes: nobody else knows them, their maker gets them.
     pub fn finish_with(
         &mut self,
         now: Monotonic,
@@ -40,7 +40,7 @@ impl Table {
         self.finish_tree(now, key, outcome, &TreeChanges { created, ..TreeChanges::default() }).leases
     }
 
-    /// As [`Table::finish_with`], with deep leases: says what the operation did to the tree, and hears which of its objects,
+    /// As [`LeaseTable::finish_with`], with deep leases: says what the operation did to the tree, and hears which of its objects,
     /// the new ones included, a deep lease of the session covers.
     pub fn finish_tree(
         &mut self,

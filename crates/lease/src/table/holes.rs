@@ -1,6 +1,6 @@
 //! Holes of deep leases: how they are made, that they do not get too many, and how they heal.
 
-use super::Table;
+use super::LeaseTable;
 use super::ancestry::Position;
 use super::index::ObjectId;
 use super::sessions::Session;
@@ -208,7 +208,7 @@ impl Store {
     }
 }
 
-impl Table {
+impl LeaseTable {
     /// Leases of others on the object are none of the business of whose deep lease reaches it: it has not been told of it.
     pub(super) fn leave_holes_for(&mut self, object: ObjectId) {
         if self.store.deep_count() == 0 {

@@ -11,7 +11,7 @@
 use super::config::DeepLeases;
 use super::index::ObjectId;
 use super::output::{Access, OpKey, Output};
-use super::{Intent, Table};
+use super::{Intent, LeaseTable};
 use soda_types::{Mode, Monotonic, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,7 @@ impl Inquiries {
     }
 }
 
-impl Table {
+impl LeaseTable {
     /// The session has begun to delay changes: what it holds write leases on the server does not know.
     pub fn note_delays(&mut self, session: SessionId) {
         if let Some(session) = self.sessions.get_mut(&session) {
@@ -61,8 +61,8 @@ impl Table {
     }
 
     /// Asks the holder, if there is one who can be asked: then [`Output::Inquire`] follows. Whoever gets its answer tells it to
-    /// [`Table::handle_inquiry_answer`]. If there is none in time, [`Output::NotDescribed`] follows. `op` is the inquiry's own
-    /// key, not that of an operation.
+    /// [`LeaseTable::handle_inquiry_answer`]. If there is none in time, [`Output::NotDescribed`] follows. `op` is the inquiry's
+    /// own key, not that of an operation.
     pub fn inquire(&mut self, now: Monotonic, session: SessionId, op: OpKey, access: &Access) -> bool {
         let Some(holder) = self.holder_to_ask(now, session, access) else { return false };
         let until = now + self.config.inquiry_patience;

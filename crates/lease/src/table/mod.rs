@@ -80,10 +80,10 @@ use store::{LeaseId, Store};
 
 /// See the [module](self). Calls come with the server's lease clock, which never goes back.
 ///
-/// After every call, drain [`Table::poll_output`], then ask [`Table::poll_timeout`] when to call
-/// [`Table::handle_timeout`].
+/// After every call, drain [`LeaseTable::poll_output`], then ask [`LeaseTable::poll_timeout`] when to call
+/// [`LeaseTable::handle_timeout`].
 #[derive(Debug)]
-pub struct Table {
+pub struct LeaseTable {
     config: TableConfig,
     /// Everything below was given out before this start, everything else by this table.
     first_epoch: Epoch,
@@ -106,14 +106,14 @@ pub struct Table {
     counters: Counters,
 }
 
-impl Table {
+impl LeaseTable {
     /// `first_epoch` is larger than every epoch that an earlier table of the same data directory gave out.
-    pub fn new(config: TableConfig, first_epoch: Epoch, _now: Monotonic) -> Table {
+    pub fn new(config: TableConfig, first_epoch: Epoch, _now: Monotonic) -> LeaseTable {
         let ancestry = match config.deep_leases {
             DeepLeases::Off => None,
             DeepLeases::On { .. } => Some(Ancestry::new()),
         };
-        Table {
+        LeaseTable {
             config,
             first_epoch,
             next_epoch: first_epoch,
@@ -137,7 +137,7 @@ impl Table {
         self.outputs.pop_front()
     }
 
-    /// When [`Table::handle_timeout`] wants to be called, if nothing else happens.
+    /// When [`LeaseTable::handle_timeout`] wants to be called, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Monotonic> {
         let grace = self.grace.as_ref().map(|grace| grace.wake);
         [grace, self.recalls.next_wake(), self.inquiries.next_wake()].into_iter().flatten().min()

@@ -1,7 +1,7 @@
 //! What is in the way of an operation. Admission, which clears it, and the view, which shows it to people, ask the same
 //! questions about leases. About operations that run admission asks a count (`Running::lets_in`), which says the same.
 
-use super::Table;
+use super::LeaseTable;
 use super::admission::{Operation, Terms, exclude, others_keep};
 use super::ancestry::Position;
 use super::index::ObjectId;
@@ -20,7 +20,7 @@ pub(super) struct Obstacles {
     pub(super) leases: Vec<LeaseId>,
 }
 
-impl Table {
+impl LeaseTable {
     /// What other sessions may keep of the object while the operation makes this access.
     pub(super) fn kept_beside(&self, now: Monotonic, key: OpKey, intent: Intent) -> Option<Mode> {
         // A holder with one change behind the other never gives an answer that still counts when it arrives: each change
@@ -59,8 +59,8 @@ impl Table {
         (leases, examined)
     }
 
-    /// As [`Table::leases_against`], of deep leases. Who changes something of which it is not known where it lies may move it
-    /// with all below: a lease with a hole for the object alone is in its way, too.
+    /// As [`LeaseTable::leases_against`], of deep leases. Who changes something of which it is not known where it lies may move
+    /// it with all below: a lease with a hole for the object alone is in its way, too.
     pub(super) fn deep_against(
         &self,
         session: SessionId,

@@ -1,7 +1,7 @@
 //! Who gets a deep lease unasked: whoever holds many leases in one place, reads many objects of it at once, or changes names
 //! where nobody else is.
 
-use super::Table;
+use super::LeaseTable;
 use super::ancestry::{Branch, Position};
 use super::config::{DeepLeases, WriteLeases};
 use super::index::ObjectId;
@@ -9,7 +9,7 @@ use super::rates::Intent;
 use super::sessions::Session;
 use soda_types::{Grant, Mode, Monotonic, ObjectTerm, Scope, SessionId, Term};
 
-impl Table {
+impl LeaseTable {
     /// The session has got a new lease on the object, or is about to get so many to read beside it. If it holds many in one
     /// subtree, a deep one will spare it the next.
     pub(super) fn offer_deep(

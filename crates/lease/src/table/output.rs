@@ -45,11 +45,11 @@ pub enum Ancestors {
     Several(TreeVersion),
 }
 
-/// Tells whether names have moved in between. Take it from [`super::Table::tree_version`] before looking at the volume.
+/// Tells whether names have moved in between. Take it from [`super::LeaseTable::tree_version`] before looking at the volume.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct TreeVersion(pub(super) u64);
 
-/// What an operation has done to the tree, for [`super::Table::finish_tree`]. Chains are from the parent to the root.
+/// What an operation has done to the tree, for [`super::LeaseTable::finish_tree`]. Chains are from the parent to the root.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TreeChanges {
     pub created: Vec<Created>,
@@ -157,7 +157,7 @@ pub enum Outcome {
 /// What the server has to do, in this order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
-    /// Carry the operation out and then call [`super::Table::finish`].
+    /// Carry the operation out and then call [`super::LeaseTable::finish`].
     Admit(OpKey),
     /// The operation will not be admitted; it is forgotten.
     Refuse(OpKey, Refusal),

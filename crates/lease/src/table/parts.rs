@@ -7,7 +7,7 @@ use super::index::ObjectId;
 use super::rates::Use;
 use super::recalls::{Blocked, Outstanding};
 use super::store::LeaseId;
-use super::{Intent, OpKey, Table};
+use super::{Intent, LeaseTable, OpKey};
 use soda_types::{Cause, Epoch, Fid, InUse, LeasePart, Mode, Monotonic, RecallAck, SessionId};
 
 /// Which part of a deep lease is asked for.
@@ -18,7 +18,7 @@ pub(super) struct DeepPart {
     pub(super) hole: Hole,
 }
 
-impl Table {
+impl LeaseTable {
     /// Makes sure that every deep lease of others that reaches the object in the way is being asked, or is gone.
     pub(super) fn clear_deep(
         &mut self,
@@ -105,7 +105,7 @@ impl Table {
         self.plan(now, epoch);
     }
 
-    /// As [`Table::ask_anew`] for all that is being asked of a deep lease, which stands for more by now.
+    /// As [`LeaseTable::ask_anew`] for all that is being asked of a deep lease, which stands for more by now.
     pub(super) fn ask_all_anew(&mut self, now: Monotonic, lease: LeaseId) {
         let asked: Vec<(Epoch, Hole)> =
             self.store.deep(lease).into_iter().flat_map(|deep| deep.all_asked()).collect();
@@ -116,7 +116,7 @@ impl Table {
         }
     }
 
-    /// As [`Table::ask_anew`] for deep leases of the session that reach the object.
+    /// As [`LeaseTable::ask_anew`] for deep leases of the session that reach the object.
     pub(super) fn ask_anew_inside(&mut self, now: Monotonic, session: SessionId, object: ObjectId) {
         if self.store.deep_count() == 0 {
             return;

@@ -20,10 +20,10 @@ use super::admission::{Operation, exclude, others_keep};
 use super::index::ObjectId;
 use super::output::Origin;
 use super::store::{Lease, RecallState};
-use super::{Intent, OpKey, Table};
+use super::{Intent, LeaseTable, OpKey};
 use soda_types::{Monotonic, SessionId};
 
-impl Table {
+impl LeaseTable {
     /// The operations in the object's queue that this one has to let pass: earlier ones that conflict with it.
     pub(super) fn ahead_of(
         &self,

@@ -1,6 +1,6 @@
 //! Leases that somebody asked for: sent, sent again, answered, or waited out.
 
-use super::Table;
+use super::LeaseTable;
 use super::holes::Hole;
 use super::index::ObjectId;
 use super::output::{FenceReason, OpKey, Output};
@@ -140,7 +140,7 @@ impl Recalls {
     }
 }
 
-impl Table {
+impl LeaseTable {
     /// Answers to recalls. Each counts for its lease alone; those of the past are ignored.
     pub fn handle_acks(&mut self, now: Monotonic, session: SessionId, acks: &[RecallAck]) {
         for ack in acks {
@@ -149,7 +149,7 @@ impl Table {
         self.settle(now);
     }
 
-    /// Leases given back unasked. The same as [`Table::handle_acks`]: a release may cross a recall on the way.
+    /// Leases given back unasked. The same as [`LeaseTable::handle_acks`]: a release may cross a recall on the way.
     pub fn handle_release(&mut self, now: Monotonic, session: SessionId, acks: &[RecallAck]) {
         self.handle_acks(now, session, acks);
     }

@@ -3,7 +3,7 @@
 use super::output::{FenceReason, Output, Refusal, SessionEnded};
 use super::store::{LeaseId, LeaseList};
 use super::told::Told;
-use super::{OpKey, Table};
+use super::{LeaseTable, OpKey};
 use soda_types::{Fid, Monotonic, ObjectTerm, Scope, SessionId};
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ impl Session {
     }
 }
 
-impl Table {
+impl LeaseTable {
     /// A new session, or one that goes on over a new connection (which renews it).
     pub fn open_session(&mut self, now: Monotonic, id: SessionId) {
         let expires = now + self.config.session_term;

@@ -5,7 +5,7 @@ use super::output::{Access, Ancestors};
 use super::placing::Reaching;
 use super::rates::{Equation8, Intent, Usage};
 use super::store::{Lease, LeaseId};
-use super::{Counters, ObjectTerm, OpKey, Table, TableConfig};
+use super::{Counters, LeaseTable, ObjectTerm, OpKey, TableConfig};
 use soda_types::{Epoch, Fid, Grant, Mode, Monotonic, SessionId, Term};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -82,7 +82,7 @@ impl fmt::Display for Policy {
     }
 }
 
-impl Table {
+impl LeaseTable {
     pub fn config(&self) -> &TableConfig {
         &self.config
     }
@@ -156,7 +156,7 @@ impl Table {
             && !self.store.first_holder(id).is_some_and(in_the_way)
     }
 
-    /// As [`Table::reads_at_once`], of an object whose place is said.
+    /// As [`LeaseTable::reads_at_once`], of an object whose place is said.
     pub fn reads_at_once_there(&mut self, session: SessionId, access: &Access) -> bool {
         let object = self.store.find_or_insert(access.fid);
         self.place(object, &access.ancestors);

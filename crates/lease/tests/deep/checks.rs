@@ -1,7 +1,7 @@
 //! What must hold of the table at any time, and a restart of the server.
 
 use crate::world::{Op, SESSIONS, World, s};
-use soda_lease::table::{Access, Hole, Table};
+use soda_lease::table::{Access, Hole, LeaseTable};
 use soda_types::{Epoch, Fid, Mode};
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ impl World {
     /// The server stops and starts; all messages are lost. What was asked of it comes to nothing.
     pub(crate) fn restart(&mut self) {
         let first = Epoch(self.table.last_epoch().0 + 1000);
-        self.table = Table::new(self.config.clone(), first, self.now);
+        self.table = LeaseTable::new(self.config.clone(), first, self.now);
         self.table.begin_grace(self.now, (1..=SESSIONS).map(s));
         let running = std::mem::take(&mut self.running).into_iter().map(|(_, op)| op);
         let waiting = std::mem::take(&mut self.waiting).into_values();

@@ -2,7 +2,7 @@
 //! What a client reads from its cache is compared with what has been read or written anywhere before.
 
 use soda_lease::table::{
-    Access, BackOff, Created, DeepLeases, Equation8, Moved, OpKey, Outcome, Output, Table, TableConfig,
+    Access, BackOff, Created, DeepLeases, Equation8, LeaseTable, Moved, OpKey, Outcome, Output, TableConfig,
     TreeChanges, TreeVersion,
 };
 use soda_lease::{DriftMargin, Holder, HolderConfig, Holding, RecallStep, Ticket};
@@ -143,7 +143,7 @@ pub(crate) struct World {
     pub(crate) habits: usize,
     pub(crate) now: Monotonic,
     pub(crate) config: TableConfig,
-    pub(crate) table: Table,
+    pub(crate) table: LeaseTable,
     pub(crate) tree: BTreeMap<Fid, Inode>,
     /// Files that had several names once.
     pub(crate) linked: BTreeSet<Fid>,
@@ -190,7 +190,7 @@ impl World {
             habits,
             unsaid,
             now,
-            table: Table::new(config.clone(), Epoch(1), now),
+            table: LeaseTable::new(config.clone(), Epoch(1), now),
             config,
             tree: BTreeMap::new(),
             linked: BTreeSet::new(),

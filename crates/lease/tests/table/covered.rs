@@ -142,7 +142,7 @@ fn after_a_restart_it_needs_what_was_reclaimed_only_and_no_end_of_the_grace_peri
     let mut bench = Bench::new();
     bench.run(1, change(7));
     let held = bench.table.lease(s(1), f(7)).unwrap();
-    let mut after = soda_lease::Table::new(plain(), e(1 << 44), Monotonic::ZERO);
+    let mut after = soda_lease::LeaseTable::new(plain(), e(1 << 44), Monotonic::ZERO);
     after.begin_grace(Monotonic::ZERO, [s(1), s(2)]);
     let mut bench = Bench { table: after, now: Monotonic::ZERO };
     assert_eq!(bench.tell(1, 1, told(&[7], &[100])), [not_held(1, 7)]);

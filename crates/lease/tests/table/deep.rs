@@ -333,7 +333,7 @@ fn not_for_writing_while_somebody_reads_there() {
 fn after_a_restart_holes_are_where_others_reclaim() {
     for deep_first in [true, false] {
         let config = TableConfig { deep_leases: DeepLeases::On { after: 2, max_holes: 9 }, ..plain() };
-        let mut table = soda_lease::Table::new(config, e(1000), secs(0.0));
+        let mut table = soda_lease::LeaseTable::new(config, e(1000), secs(0.0));
         table.begin_grace(secs(0.0), [s(1), s(2)]);
         let as_of = table.tree_version();
         let placed = |grant: Grant| (grant, place(Access::read(grant.fid), as_of).ancestors);

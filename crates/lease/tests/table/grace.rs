@@ -1,13 +1,13 @@
 //! After a restart.
 
 use crate::support::*;
-use soda_lease::table::{FenceReason, SessionEnded, Table, TableConfig};
+use soda_lease::table::{FenceReason, LeaseTable, SessionEnded, TableConfig};
 use soda_types::Mode;
 use std::time::Duration;
 
 /// A server that has just restarted and knows sessions 1 and 2 from its disk. Epochs go on at 1000.
 fn restarted() -> Bench {
-    let mut bench = Bench { table: Table::new(plain(), e(1000), secs(0.0)), now: secs(0.0) };
+    let mut bench = Bench { table: LeaseTable::new(plain(), e(1000), secs(0.0)), now: secs(0.0) };
     bench.table.begin_grace(bench.now, [s(1), s(2)]);
     assert_eq!(bench.outputs(), []);
     bench
@@ -123,7 +123,7 @@ fn goodbye_in_grace_counts_as_being_back() {
 
 #[test]
 fn a_server_that_knows_nobody_has_no_grace_period() {
-    let mut bench = Bench { table: Table::new(plain(), e(1), secs(0.0)), now: secs(0.0) };
+    let mut bench = Bench { table: LeaseTable::new(plain(), e(1), secs(0.0)), now: secs(0.0) };
     bench.table.begin_grace(bench.now, []);
     bench.table.open_session(bench.now, s(1));
     assert_eq!(bench.request(1, 1, &[change(7)]), [admit(1)]);
@@ -192,7 +192,7 @@ fn an_operation_without_accesses_does_not_wait() {
 /// A server's disk may name any, and the server must start with it.
 #[test]
 fn no_term_is_too_long_to_be_counted_with() {
-    let table = Table::new(TableConfig::with_term(Duration::MAX), e(1000), secs(0.0));
+    let table = LeaseTable::new(TableConfig::with_term(Duration::MAX), e(1000), secs(0.0));
     let mut bench = Bench { table, now: secs(0.0) };
     bench.table.begin_grace(bench.now, [s(1), s(2)]);
     bench.table.finish_reclaim(bench.now, s(1));

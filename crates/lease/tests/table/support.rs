@@ -1,7 +1,7 @@
 //! A table with a clock, and short words.
 
 use soda_lease::table::{
-    Access, BackOff, Equation8, FenceReason, OpKey, Outcome, Output, Refusal, Table, TableConfig,
+    Access, BackOff, Equation8, FenceReason, LeaseTable, OpKey, Outcome, Output, Refusal, TableConfig,
 };
 use soda_types::{
     Cause, Epoch, Fid, Grant, InUse, Ino, Mode, Monotonic, Recall, RecallAck, Scope, SessionId, Term,
@@ -82,7 +82,7 @@ pub(crate) fn plain() -> TableConfig {
 }
 
 pub(crate) struct Bench {
-    pub(crate) table: Table,
+    pub(crate) table: LeaseTable,
     pub(crate) now: Monotonic,
 }
 
@@ -93,7 +93,7 @@ impl Bench {
     }
 
     pub(crate) fn with(config: TableConfig) -> Bench {
-        let mut bench = Bench { table: Table::new(config, e(1), secs(0.0)), now: secs(0.0) };
+        let mut bench = Bench { table: LeaseTable::new(config, e(1), secs(0.0)), now: secs(0.0) };
         (1..=4).for_each(|session| bench.table.open_session(bench.now, s(session)));
         bench
     }

@@ -1,4 +1,4 @@
-//! A small server around the production [`Table`], with the flow of the real one: request, admission, apply to the
+//! A small server around the production [`LeaseTable`], with the flow of the real one: request, admission, apply to the
 //! store together with the exactly-once record, finish, reply. Digests are in [`digests`], the store in
 //! [`disk`], the coming and going of clients in [`sessions`].
 
@@ -22,7 +22,9 @@ use digests::Lines;
 use disk::Disk;
 use locks::Locks;
 use places::Watched;
-use soda_lease::table::{FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Table, TreeChanges};
+use soda_lease::table::{
+    FenceReason, LeaseTable, OpKey, Outcome, Output, Refusal, SessionEnded, TreeChanges,
+};
 use soda_types::{Epoch, Grant, InUse, Mode, Monotonic, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -38,7 +40,7 @@ pub struct Server {
 /// What is lost in one.
 #[derive(Debug)]
 struct Running {
-    table: Table,
+    table: LeaseTable,
     /// The control connection of each session.
     control: BTreeMap<SessionId, ConnId>,
     session_of: BTreeMap<ConnId, SessionId>,
@@ -128,7 +130,7 @@ impl Server {
         let now = self.clock.read(context.now);
         self.disk.starts += 1;
         let starts = if context.config.sabotage == Sabotage::EpochsStartAnew { 1 } else { self.disk.starts };
-        let mut table = Table::new(context.config.table.clone(), first_epoch(starts), now);
+        let mut table = LeaseTable::new(context.config.table.clone(), first_epoch(starts), now);
         if context.config.sabotage == Sabotage::NoGrace {
             self.disk.sessions.iter().for_each(|session| table.open_session(now, *session));
         } else {
