@@ -342,7 +342,7 @@ impl<'s> CoreGuard<'s> {
 
     fn push_recalls(&mut self, session: SessionId, recalls: &[Recall]) {
         let Some(entry) = self.sessions.get(&session) else { return };
-        entry.session.asked().note();
+        entry.session.recalled().note();
         // A client without a connection gets them again when it has one.
         let Some(outbox) = entry.control.clone() else { return };
         for recalls in recalls.chunks(RECALLS_PER_PUSH) {

@@ -59,9 +59,18 @@ pub(crate) async fn answer(
         }
         Role::Data(key) => shared.attach_data(connection, tag, protocol, &key),
         Role::Control { client, name, volume, resume, lease_term, widest_lease, lease_wait } => {
-            let asked =
-                Asked { protocol, client, name, volume, resume, lease_term, widest_lease, lease_wait, peer };
-            shared.attach_control(connection, tag, asked).await
+            let hello = ControlHello {
+                protocol,
+                client,
+                name,
+                volume,
+                resume,
+                lease_term,
+                widest_lease,
+                lease_wait,
+                peer,
+            };
+            shared.attach_control(connection, tag, hello).await
         }
     }
 }
@@ -97,7 +106,7 @@ fn check_hello(shared: &Shared, frame: &Frame, room: Room) -> Result<Hello, Fail
 }
 
 /// What a control connection asked for.
-struct Asked {
+struct ControlHello {
     /// The version that both sides speak.
     protocol: u16,
     client: ClientId,
@@ -138,20 +147,20 @@ impl Shared {
         self: &Arc<Self>,
         connection: &Connection,
         tag: u64,
-        asked: Asked,
+        hello: ControlHello,
     ) -> Result<Accepted, Failure> {
-        if asked.volume != self.volume.name() {
-            let (wanted, have) = (&asked.volume, self.volume.name());
+        if hello.volume != self.volume.name() {
+            let (wanted, have) = (&hello.volume, self.volume.name());
             return Err(Failure::Refused(format!(
                 "there is no volume {wanted:?} here; this server has {have:?}"
             )));
         }
-        let resumed = asked.resume.as_ref().and_then(|key| self.resume(connection, tag, key, &asked));
+        let resumed = hello.resume.as_ref().and_then(|key| self.resume(connection, tag, key, &hello));
         if let Some(session) = resumed {
             return Ok(Accepted::Session(self.link(session, connection, Lane::Control)));
         }
         let _place = self.places.enter().await;
-        let session = self.open_session(connection, tag, &asked)?;
+        let session = self.open_session(connection, tag, &hello)?;
         Ok(Accepted::Session(self.link(session, connection, Lane::Control)))
     }
 
@@ -161,28 +170,28 @@ impl Shared {
         connection: &Connection,
         tag: u64,
         key: &SessionKey,
-        asked: &Asked,
+        hello: &ControlHello,
     ) -> Option<Arc<Session>> {
         let mut core = self.core();
         let now = core.now;
         let entry = core.sessions.get(&key.session).filter(|entry| entry.session.is_proved_by(key))?;
         let session = entry.session.clone();
         core.table.handle_traffic(now, session.id).ok()?;
-        core.table.set_object_term(session.id, asked.lease_term);
-        core.table.set_widest(session.id, asked.widest_lease);
-        session.set_lease_wait(asked.lease_wait);
+        core.table.set_object_term(session.id, hello.lease_term);
+        core.table.set_widest(session.id, hello.widest_lease);
+        session.set_lease_wait(hello.lease_wait);
         let entry = core.sessions.get_mut(&key.session)?;
         let older = entry.control.replace(connection.outbox().clone());
         entry.silent_since = None;
-        entry.peer = asked.peer.to_string();
+        entry.peer = hello.peer.to_string();
         let standing = entry.standing.on_wire();
         if let Some(older) = older {
             core.forget_lock_waits_on(session.id, older.id());
             older.close();
         }
         self.metrics.sessions_resumed.add(1);
-        tracing::info!(session = %session.id, name = session.record.name, peer = %asked.peer, ?standing, "session goes on");
-        let welcome = welcome(self, asked.protocol, Some(self.session_welcome(&session, standing)));
+        tracing::info!(session = %session.id, name = session.record.name, peer = %hello.peer, ?standing, "session goes on");
+        let welcome = welcome(self, hello.protocol, Some(self.session_welcome(&session, standing)));
         let outbox = connection.outbox().clone();
         core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), Leases::NONE, Bytes::new()));
         core.table.handle_reconnect(now, session.id);
@@ -197,13 +206,13 @@ impl Shared {
         &self,
         connection: &Connection,
         tag: u64,
-        asked: &Asked,
+        hello: &ControlHello,
     ) -> Result<Arc<Session>, Failure> {
         let cannot = |cause: String| Failure::Refused(format!("the session could not be stored: {cause}"));
         let record = SessionRecord {
-            client: asked.client,
+            client: hello.client,
             secret: random().map_err(|error| cannot(error.to_string()))?,
-            name: asked.name.chars().take(256).collect(),
+            name: hello.name.chars().take(256).collect(),
             opened: clock::calendar(),
         };
         let id = self.register_session(&record).map_err(|error| cannot(error.to_string()))?;
@@ -213,15 +222,15 @@ impl Shared {
         let mut entry = Entry::new(session.clone(), Standing::Current, now);
         entry.control = Some(connection.outbox().clone());
         entry.silent_since = None;
-        entry.peer = asked.peer.to_string();
+        entry.peer = hello.peer.to_string();
         core.sessions.insert(id, entry);
         core.table.open_session(now, id);
-        core.table.set_object_term(id, asked.lease_term);
-        core.table.set_widest(id, asked.widest_lease);
-        session.set_lease_wait(asked.lease_wait);
+        core.table.set_object_term(id, hello.lease_term);
+        core.table.set_widest(id, hello.widest_lease);
+        session.set_lease_wait(hello.lease_wait);
         self.metrics.sessions_opened.add(1);
-        tracing::info!(session = %id, name = session.record.name, client = %asked.client, peer = %asked.peer, "session opened");
-        let welcome = welcome(self, asked.protocol, Some(self.session_welcome(&session, WireStanding::New)));
+        tracing::info!(session = %id, name = session.record.name, client = %hello.client, peer = %hello.peer, "session opened");
+        let welcome = welcome(self, hello.protocol, Some(self.session_welcome(&session, WireStanding::New)));
         let outbox = connection.outbox().clone();
         core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), Leases::NONE, Bytes::new()));
         core.settle();

@@ -14,7 +14,7 @@ use soda_storage::crash;
 use soda_types::{Epoch, Errno, Fid, FsError, Lock};
 
 /// Locks that a session tells of at once; clients of this version give up deciding at half of them.
-const MOST_TOLD: usize = 8192;
+const MOST_RETURNED: usize = 8192;
 
 /// Carries out a lock call: answers it now, or keeps it until the lock can be had.
 pub(crate) fn run(shared: &Shared, incoming: Incoming) {
@@ -87,7 +87,7 @@ fn decide(core: &mut CoreGuard<'_>, incoming: &Incoming) {
         }
         Call::LockSet { fid, lock, wait, delegable } => {
             let delegable = if incoming.link.lane == Lane::Control { *delegable } else { Delegable::No };
-            match set(core, incoming, Asked { fid: *fid, lock: *lock, wait: *wait, delegable }) {
+            match set(core, incoming, Wanted { fid: *fid, lock: *lock, wait: *wait, delegable }) {
                 Some(result) => result,
                 None => return,
             }
@@ -106,7 +106,7 @@ fn decide(core: &mut CoreGuard<'_>, incoming: &Incoming) {
 fn take_back(core: &mut CoreGuard<'_>, incoming: &Incoming, fid: Fid, epoch: Epoch, locks: Option<&[Lock]>) {
     let session = incoming.session();
     // All of them are entered in one go, and everybody waits for that.
-    if locks.is_some_and(|locks| locks.len() > MOST_TOLD) {
+    if locks.is_some_and(|locks| locks.len() > MOST_RETURNED) {
         let problem = "too many locks are told at once";
         tracing::warn!(%session, %fid, problem, "a client breaks the rules");
         return incoming.answer_in(core, &Err(Failure::Fs(FsError::new(Errno::Invalid, problem))));
@@ -127,15 +127,15 @@ fn take_back(core: &mut CoreGuard<'_>, incoming: &Incoming, fid: Fid, epoch: Epo
 
 /// A [`Call::LockSet`].
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct Wanted {
     fid: Fid,
     lock: Lock,
     wait: LockWait,
     delegable: Delegable,
 }
 
-fn set(core: &mut CoreGuard<'_>, incoming: &Incoming, asked: Asked) -> Option<Result<Answer, Failure>> {
-    let Asked { fid, lock, wait, delegable } = asked;
+fn set(core: &mut CoreGuard<'_>, incoming: &Incoming, wanted: Wanted) -> Option<Result<Answer, Failure>> {
+    let Wanted { fid, lock, wait, delegable } = wanted;
     let now = core.now;
     let contest = core.contest_locks(fid, incoming.session(), lock);
     let key = core.new_key();

@@ -49,7 +49,7 @@ pub(crate) enum Purpose {
     /// About a name or an attribute: so little that the session may have it of its own reservation, from which it is taken.
     Little,
     /// What the session did already, which it made its reservation for.
-    Told,
+    Digest,
 }
 
 impl Space {
@@ -70,10 +70,10 @@ impl Space {
         let mut ledger = self.ledger();
         let reserved = match purpose {
             Purpose::Data => ledger.total,
-            Purpose::Little | Purpose::Told => ledger.others(session),
+            Purpose::Little | Purpose::Digest => ledger.others(session),
         };
         // Whatever became of the rest.
-        let promised = purpose == Purpose::Told && bytes <= ledger.of(session);
+        let promised = purpose == Purpose::Digest && bytes <= ledger.of(session);
         // What brings no data may be what gives space back.
         if !promised && bytes > 0 && (reserved > 0 || self.full == Full::IsSaidHere) {
             let free = free()?;
@@ -220,10 +220,10 @@ mod tests {
         space.reserve(ONE, 60, || Ok(100)).unwrap();
         assert_eq!(space.reserve(ONE, 80, || Ok(10)).unwrap(), 60);
         space.reserve(OTHER, 60, || Ok(100)).unwrap();
-        let told = space.take(ONE, (60, Purpose::Told), || Ok(10)).unwrap();
-        told.used();
-        drop(told);
-        assert_eq!(space.take(ONE, (60, Purpose::Told), || Ok(10)).unwrap_err().errno, Errno::NoSpace);
+        let digest = space.take(ONE, (60, Purpose::Digest), || Ok(10)).unwrap();
+        digest.used();
+        drop(digest);
+        assert_eq!(space.take(ONE, (60, Purpose::Digest), || Ok(10)).unwrap_err().errno, Errno::NoSpace);
         assert_eq!(space.reserve(ONE, 0, || Ok(10)).unwrap(), 0);
     }
 
@@ -240,10 +240,10 @@ mod tests {
         // What the session has done already has its room, whatever it does besides.
         drop(take(ONE, 40).unwrap());
         assert_eq!(take(ONE, 41).unwrap_err().errno, Errno::NoSpace);
-        let told = space.take(ONE, (100, Purpose::Told), || Ok(100)).unwrap();
-        drop(space.take(OTHER, (0, Purpose::Told), || Ok(0)).unwrap());
-        told.used();
-        drop(told);
+        let digest = space.take(ONE, (100, Purpose::Digest), || Ok(100)).unwrap();
+        drop(space.take(OTHER, (0, Purpose::Digest), || Ok(0)).unwrap());
+        digest.used();
+        drop(digest);
         assert_eq!(space.of(ONE), 0, "used up");
         space.reserve(ONE, 50, || Ok(100)).unwrap();
         for (purpose, left) in [(Purpose::Data, 50), (Purpose::Little, 40)] {
@@ -267,8 +267,8 @@ mod tests {
             drop(space.take(ONE, (10, purpose), || Ok(10)).unwrap());
         }
         space.reserve(ONE, 60, || Ok(100)).unwrap();
-        drop(space.take(ONE, (60, Purpose::Told), || Ok(10)).unwrap());
-        drop(space.take(OTHER, (0, Purpose::Told), || Ok(0)).unwrap());
-        assert_eq!(space.take(OTHER, (1, Purpose::Told), || Ok(0)).unwrap_err().errno, Errno::NoSpace);
+        drop(space.take(ONE, (60, Purpose::Digest), || Ok(10)).unwrap());
+        drop(space.take(OTHER, (0, Purpose::Digest), || Ok(0)).unwrap());
+        assert_eq!(space.take(OTHER, (1, Purpose::Digest), || Ok(0)).unwrap_err().errno, Errno::NoSpace);
     }
 }

@@ -115,9 +115,9 @@ mod tests {
 
     #[test]
     fn a_long_start_says_what_it_is_at_and_a_short_one_nothing() {
-        let (told, heard) = mpsc::channel();
+        let (say, heard) = mpsc::channel();
         let starting = Starting::begin("first", Duration::from_millis(1), move |step, _| {
-            told.send(step).unwrap();
+            say.send(step).unwrap();
         })
         .unwrap();
         assert_eq!(heard.recv().unwrap(), "first");

@@ -88,16 +88,16 @@ mod tests {
         batch.put(Table::Server, server_key(), records::encode(&ServerRecord::default()));
         meta.commit(batch).unwrap();
 
-        let told = |damage: &[DamagedRecord]| -> Vec<(String, bool)> {
+        let texts = |damage: &[DamagedRecord]| -> Vec<(String, bool)> {
             damage.iter().map(|damage| (damage.to_string(), damage.is_mended)).collect()
         };
-        let found = told(&check_records(&meta, false).unwrap());
+        let found = texts(&check_records(&meta, false).unwrap());
         assert_eq!(found.len(), 1, "{found:?}");
         let (text, is_mended) = &found[0];
         assert!(text.contains("cannot go on") && text.contains("table reservation"), "{text}");
         assert!(!is_mended);
-        assert_eq!(told(&check_records(&meta, true).unwrap()), [(text.clone(), true)]);
-        assert_eq!(told(&check_records(&meta, false).unwrap()), []);
+        assert_eq!(texts(&check_records(&meta, true).unwrap()), [(text.clone(), true)]);
+        assert_eq!(texts(&check_records(&meta, false).unwrap()), []);
         let kept: Vec<_> =
             load_sessions(&meta).unwrap().iter().map(|it| (it.id.0, it.numbers.len())).collect();
         assert_eq!(kept, [(1, 1), (2, 0)]);

@@ -1,12 +1,12 @@
 //! Sessions: who they are, their slots, what they have open.
 
-mod asked;
 pub(crate) mod check;
 mod opens;
+mod recalled;
 mod slots;
 
-pub(crate) use asked::Asked;
 pub(crate) use opens::Opens;
+pub(crate) use recalled::Recalled;
 pub(crate) use slots::{Arrival, Kept, Slots};
 
 use crate::durability::Durability;
@@ -25,7 +25,7 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) record: SessionRecord,
     slots: Mutex<Slots<ReplyTo>>,
-    asked: Asked,
+    recalled: Recalled,
     /// Memory that its requests have.
     pub(crate) account: Arc<Account>,
     numbers: Mutex<Numbers>,
@@ -46,7 +46,7 @@ impl Session {
             id,
             record,
             slots: Mutex::new(Slots::new(slots)),
-            asked: Asked::default(),
+            recalled: Recalled::default(),
             account: Arc::default(),
             numbers: Mutex::default(),
             ended: AtomicBool::new(false),
@@ -79,7 +79,7 @@ impl Session {
             id: stored.id,
             record: stored.record,
             slots: Mutex::new(restored),
-            asked: Asked::default(),
+            recalled: Recalled::default(),
             account: Arc::default(),
             numbers: Mutex::new(Numbers::restore(stored.numbers)),
             ended: AtomicBool::new(false),
@@ -91,9 +91,9 @@ impl Session {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who hears that it is asked for what it holds.
-    pub(crate) fn asked(&self) -> &Asked {
-        &self.asked
+    /// Who hears that what it holds is recalled.
+    pub(crate) fn recalled(&self) -> &Recalled {
+        &self.recalled
     }
 
     /// Locked through a change that uses some of them.

@@ -1,7 +1,7 @@
 //! Waiting for the medium, unless somebody waits for the session meanwhile.
 
 use crate::places::Places;
-use crate::session::Asked;
+use crate::session::Recalled;
 use crate::sync::GroupSync;
 use soda_types::FsResult;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) enum Waited {
 }
 
 enum Woken {
-    Asked,
+    Recalled,
     Over(Waited),
 }
 
@@ -33,19 +33,19 @@ impl Drop for OrLeft {
 }
 
 /// Waits until the medium has all that it was told before, without a place. `instead` is asked, in a place, whether there is
-/// another way: at first, whenever the session is asked for something, and each time `look` has passed, for what stood in that
+/// another way: at first, whenever something of the session is recalled, and each time `look` has passed, for what stood in that
 /// other way may be gone.
 pub(super) async fn wait(
     sync: &GroupSync,
     places: &Places,
-    asked: &Asked,
+    recalled: &Recalled,
     look: Duration,
     mut instead: impl FnMut() -> bool,
 ) -> Waited {
     let (wake, mut woken) = mpsc::unbounded_channel();
-    let (of_asked, of_sync) = (wake.clone(), OrLeft(wake));
+    let (of_recall, of_sync) = (wake.clone(), OrLeft(wake));
     // Before the first look: nothing is missed.
-    let _hears = asked.hear(move || drop(of_asked.send(Woken::Asked)));
+    let _hears = recalled.hear(move || drop(of_recall.send(Woken::Recalled)));
     {
         let _place = places.enter().await;
         if instead() {
@@ -57,7 +57,7 @@ pub(super) async fn wait(
         match tokio::time::timeout(look, woken.recv()).await {
             Ok(Some(Woken::Over(waited))) => return waited,
             Ok(None) => return Waited::Left,
-            Ok(Some(Woken::Asked)) | Err(_) => {}
+            Ok(Some(Woken::Recalled)) | Err(_) => {}
         }
         let _place = places.enter().await;
         if instead() {
@@ -96,35 +96,35 @@ mod tests {
     }
 
     /// [`super::wait`], on a thread that does nothing else.
-    fn wait(sync: &GroupSync, asked: &Asked, look: Duration, instead: impl FnMut() -> bool) -> Waited {
+    fn wait(sync: &GroupSync, recalled: &Recalled, look: Duration, instead: impl FnMut() -> bool) -> Waited {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(super::wait(sync, &Places::new(4), asked, look, instead))
+        runtime.block_on(super::wait(sync, &Places::new(4), recalled, look, instead))
     }
 
     #[test]
     fn who_is_asked_meanwhile_goes_another_way_at_once() {
         let (sync, rounds, go) = held_up();
-        let (asked, may) = (Asked::default(), AtomicBool::new(false));
+        let (recalled, may) = (Recalled::default(), AtomicBool::new(false));
         let looks = AtomicUsize::new(0);
         let instead = || {
             looks.fetch_add(1, Ordering::SeqCst);
             may.load(Ordering::SeqCst)
         };
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| wait(&sync, &asked, NEVER, instead));
+            let waiting = scope.spawn(|| wait(&sync, &recalled, NEVER, instead));
             rounds.recv_timeout(PATIENCE).unwrap();
             // Asked, but there is no room: it waits on.
-            asked.note();
+            recalled.note();
             while looks.load(Ordering::SeqCst) < 2 {
                 std::thread::yield_now();
             }
             assert!(!waiting.is_finished());
             may.store(true, Ordering::SeqCst);
-            asked.note();
+            recalled.note();
             assert_eq!(waiting.join().unwrap(), Waited::Instead, "the medium is still at work");
         });
-        asked.note();
-        assert_eq!(wait(&sync, &asked, NEVER, || true), Waited::Instead, "it does not even begin");
+        recalled.note();
+        assert_eq!(wait(&sync, &recalled, NEVER, || true), Waited::Instead, "it does not even begin");
         go.send(Ok(())).unwrap();
     }
 
@@ -136,15 +136,15 @@ mod tests {
             looks += 1;
             looks == 3
         };
-        assert_eq!(wait(&sync, &Asked::default(), Duration::from_millis(1), instead), Waited::Instead);
+        assert_eq!(wait(&sync, &Recalled::default(), Duration::from_millis(1), instead), Waited::Instead);
         go.send(Ok(())).unwrap();
     }
 
     #[test]
     fn who_waits_hears_what_became_of_the_sync_or_that_there_is_none() {
         let (sync, rounds, go) = held_up();
-        let asked = Asked::default();
-        let wait = || wait(&sync, &asked, NEVER, || false);
+        let recalled = Recalled::default();
+        let wait = || wait(&sync, &recalled, NEVER, || false);
         let failed = Err(FsError::new(Errno::Io, "of the test"));
         for result in [Ok(()), failed] {
             go.send(result.clone()).unwrap();

@@ -204,7 +204,7 @@ impl Telling {
         if locks > 0 && !shared.core().delegations.has_room_for(session, locks) {
             return Err(whole(FsError::new(Errno::TooBig, "more files' locks than a session decides about")));
         }
-        let wanted = (plan.space, Purpose::Told);
+        let wanted = (plan.space, Purpose::Digest);
         let taking = shared.space.take(self.incoming.session(), wanted, || shared.free_space());
         self.taking = Some(taking.map_err(whole)?);
         let is_little = (1..=journal::MOST).contains(&plan.bytes);
@@ -252,7 +252,7 @@ impl Telling {
             *journal = if may { Part::take(shared, bytes) } else { None };
             journal.is_some()
         };
-        match medium::wait(&shared.data_sync, &shared.places, link.session.asked(), LOOK, instead).await {
+        match medium::wait(&shared.data_sync, &shared.places, link.session.recalled(), LOOK, instead).await {
             Waited::Instead => Ok(Synced::No),
             Waited::Synced(result) => result.map(|()| Synced::Yes),
             Waited::Left => {

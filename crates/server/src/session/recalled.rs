@@ -1,4 +1,4 @@
-//! Whether a session has just been asked for something, for whoever works for it meanwhile.
+//! Whether leases of a session have just been recalled, for whoever works for it meanwhile.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,13 +7,13 @@ type Tell = Box<dyn Fn() + Send>;
 
 /// Who hears of it. There is one at most: a session's digests are carried out one after the other.
 #[derive(Default)]
-pub(crate) struct Asked(Mutex<Option<Tell>>);
+pub(crate) struct Recalled(Mutex<Option<Tell>>);
 
 /// Hears of it until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Hears<'a>(&'a Asked);
+pub(crate) struct Hears<'a>(&'a Recalled);
 
-impl Asked {
+impl Recalled {
     /// From now on `tell` is called for each recall that leaves, or would if the session had a connection. It must not wait: the
     /// core is locked.
     pub(crate) fn hear(&self, tell: impl Fn() + Send + 'static) -> Hears<'_> {
@@ -38,8 +38,8 @@ impl Drop for Hears<'_> {
     }
 }
 
-impl fmt::Debug for Asked {
+impl fmt::Debug for Recalled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Asked").field(&self.tell().is_some()).finish()
+        f.debug_tuple("Recalled").field(&self.tell().is_some()).finish()
     }
 }
