@@ -1,6 +1,6 @@
 //! After a restart: clients say what they held.
 
-use crate::call::place::{core_with_places, places};
+use crate::call::ancestry::{ancestries, core_with_ancestries};
 use crate::core::Standing;
 use crate::link::Incoming;
 use crate::shared::Shared;
@@ -19,12 +19,12 @@ pub(crate) fn run(shared: &Shared, incoming: &Incoming, reclaim: &Reclaim) {
     let open: Vec<Fid> =
         reclaim.open.iter().copied().filter(|fid| shared.volume.getattr(*fid).is_ok()).collect();
 
-    let mut placed = places(shared, reclaim.leases.iter().map(|(grant, _)| grant.fid));
+    let mut known = ancestries(shared, reclaim.leases.iter().map(|(grant, _)| grant.fid));
     // Those whose claims are in already may move things.
-    let mut core = core_with_places(shared, &mut placed).unwrap_or_else(|| shared.core());
-    let places = placed.into_iter().map(|(_, place)| place).chain(std::iter::repeat(Ancestors::Unknown));
+    let mut core = core_with_ancestries(shared, &mut known).unwrap_or_else(|| shared.core());
+    let known = known.into_iter().map(|(_, above)| above).chain(std::iter::repeat(Ancestors::Unknown));
     let claimed: Vec<(Grant, Ancestors)> =
-        reclaim.leases.iter().zip(places).map(|((grant, _), place)| (*grant, place)).collect();
+        reclaim.leases.iter().zip(known).map(|((grant, _), above)| (*grant, above)).collect();
     let now = core.now;
     let standing = core.sessions.get(&session).map(|entry| entry.standing);
     // Also those of what is not as the client has it: its caches, the kernel's among them, show that until the answer has

@@ -1,7 +1,7 @@
 //! What the server does without being asked: the table's timer, warnings about long waits, sessions that never come back,
 //! orphans whose last user has gone, space of what was deleted, threads that are stuck.
 
-use crate::call::place::ancestors;
+use crate::call::ancestry::ancestors;
 use crate::clock;
 use crate::core::{Core, OWN_SESSION, Verdict, Waiting};
 use crate::guard::{Admission, Asker, CoreGuard};

@@ -15,6 +15,7 @@
 //! a power cut although nobody waits for the medium is in the journal, too, until a sync ([`Redo`]).
 
 mod acl;
+mod ancestry;
 mod attributes;
 mod buffers;
 mod cache;
@@ -25,7 +26,6 @@ mod group_sync;
 mod key;
 mod namespace;
 mod orphan;
-mod place;
 mod reading;
 mod record;
 mod redo;
@@ -43,10 +43,10 @@ mod writing;
 mod xattr;
 mod xattr_sizes;
 
+pub use ancestry::Ancestry;
 pub use cache::CacheUse;
 pub use namespace::{DirEntry, Listing, NewKind, NewNode, Number};
 pub use orphan::Progress;
-pub use place::Place;
 pub use reading::{Layout, SeekTarget};
 pub use record::RecordError;
 pub use redo::Redo;

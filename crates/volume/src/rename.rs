@@ -1,5 +1,6 @@
 //! `rename(2)`.
 
+use crate::ancestry::DEPTH_MAX;
 use crate::record::{Dirent, Inode};
 use crate::txn::{IfOpen, Removed, Txn};
 use crate::view::View;
@@ -7,9 +8,6 @@ use crate::volume::Node;
 use soda_types::semantics::check_replace;
 use soda_types::{Errno, Fid, FileKind, FsError, FsResult, Ino, Name, Replace};
 use std::sync::Arc;
-
-/// Deeper than any tree; a damaged one may have no top.
-const DEPTH_MAX: usize = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Renamed {

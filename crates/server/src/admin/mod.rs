@@ -2,7 +2,7 @@
 
 mod paths;
 
-use crate::call::place::{core_with_places, places};
+use crate::call::ancestry::{ancestries, core_with_ancestries};
 use crate::core::OWN_SESSION;
 use crate::guard::CoreGuard;
 use crate::memory::resident_memory;
@@ -325,9 +325,9 @@ impl Shared {
 
     /// The core, whose lease table knows which deep leases reach the inode, also where no call has been about it.
     fn core_that_knows(&self, fid: Fid) -> CoreGuard<'_> {
-        let mut places = places(self, [fid]);
-        let mut core = core_with_places(self, &mut places).unwrap_or_else(|| self.core());
-        for (fid, place) in &places {
+        let mut ancestries = ancestries(self, [fid]);
+        let mut core = core_with_ancestries(self, &mut ancestries).unwrap_or_else(|| self.core());
+        for (fid, place) in &ancestries {
             core.table.learn_place(*fid, place);
         }
         core

@@ -1,8 +1,8 @@
 //! Calls that change something: one transaction each, with the reply in it.
 
+use super::ancestry::{self, Watched};
 use super::conclusion::{Conclusion, Effects, Stop};
 use super::node::summary;
-use super::place::{self, Watched};
 use super::plan::Found;
 use crate::clock;
 use crate::link::Incoming;
@@ -230,7 +230,7 @@ fn create(
 
 /// Where something new is.
 fn made(txn: &Txn<'_>, node: soda_volume::Node) -> FsResult<TreeChanges> {
-    let created = vec![place::created(txn, node.fid, &node.attr)?];
+    let created = vec![ancestry::created(txn, node.fid, &node.attr)?];
     Ok(TreeChanges { created, ..TreeChanges::default() })
 }
 

@@ -5,9 +5,9 @@
 //! what kind of inode it is, and no more.
 
 use super::PLACES_MAX;
+use super::ancestry::ancestors;
 use super::conclusion::Stop;
 use super::node::node;
-use super::place::ancestors;
 use crate::guard::Admission;
 use crate::link::Incoming;
 use crate::shared::Shared;

@@ -7,12 +7,12 @@
 //! Who only wants attributes that a holder may have changed and not told has the holder asked first: if it says them, nothing is
 //! carried out here.
 
+pub(crate) mod ancestry;
 mod change;
 mod conclusion;
 pub(crate) mod digest;
 mod directory;
 mod node;
-pub(crate) mod place;
 mod plan;
 mod read;
 mod reserve;

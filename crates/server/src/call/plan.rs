@@ -25,7 +25,7 @@
 //! A name that is absent is a fact about its directory, so it is read under the directory's lease. `docs/PROTOCOL.md` has
 //! the same table with who may wait for whom.
 
-use super::place::place_all;
+use super::ancestry::find_ancestries;
 use soda_lease::table::{Access, TreeVersion, Want};
 use soda_protocol::{Call, IfExists, Rename, Replace, WriteAt};
 use soda_types::semantics::is_access_list;
@@ -72,7 +72,7 @@ pub(super) fn tree_of(volume: VolumeId) -> Fid {
 /// What the call fails with, whatever else happens: inodes do not come back, and do not change their kind.
 pub(crate) fn plan(volume: &Volume, call: &Call, want: Want, as_of: Option<TreeVersion>) -> FsResult<Plan> {
     let mut plan = plan_with_leases(volume, call)?;
-    place_all(volume, as_of, &mut plan.accesses);
+    find_ancestries(volume, as_of, &mut plan.accesses);
     if want == Want::Nothing {
         for access in &mut plan.accesses {
             access.want = Want::Nothing;

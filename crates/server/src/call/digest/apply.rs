@@ -1,8 +1,8 @@
 //! The records of a digest on a transaction, each at its own time, each checked as the ordinary operation checks it.
 
 use super::plan::Plan;
+use crate::call::ancestry::{self, Watched};
 use crate::call::change::new_node;
-use crate::call::place::{self, Watched};
 use crate::shared::Shared;
 use bytes::Bytes;
 use soda_lease::table::TreeChanges;
@@ -47,7 +47,7 @@ impl Applied {
     fn note_created(&mut self, txn: &Txn<'_>) -> FsResult<()> {
         let exists = |fid: &&Fid| self.ends.get(fid) != Some(&End::Gone);
         for fid in self.made.iter().filter(exists) {
-            self.tree.created.push(place::created(txn, *fid, &txn.attr(*fid)?)?);
+            self.tree.created.push(ancestry::created(txn, *fid, &txn.attr(*fid)?)?);
         }
         Ok(())
     }
@@ -120,7 +120,7 @@ fn loses(change: &Change) -> Option<Fid> {
 }
 
 /// The inodes whose place a change may alter.
-fn places(change: &Change) -> [Option<Fid>; 2] {
+fn moved_by(change: &Change) -> [Option<Fid>; 2] {
     match change {
         Change::Link { fid, .. } | Change::Unlink { fid, .. } | Change::RemoveDirectory { fid, .. } => {
             [Some(*fid), None]
@@ -195,7 +195,7 @@ impl<N: FnMut(Ino) -> FsResult<()>> Work<'_, '_, N> {
     /// Makes the change, and sees what it moves of what was there before.
     fn apply_watched(&mut self, change: &Change) -> FsResult<()> {
         let made = &self.applied.made;
-        let old = places(change).into_iter().flatten().filter(|fid| !made.contains(fid));
+        let old = moved_by(change).into_iter().flatten().filter(|fid| !made.contains(fid));
         let watched = Watched::before(self.txn, old)?;
         self.apply(change)?;
         watched.note_moves(self.txn, &mut self.applied.tree)

@@ -13,8 +13,8 @@ mod journal;
 mod medium;
 mod plan;
 
+use super::ancestry::{ancestries, core_with_ancestries};
 use super::change::{forget_reply_of, reply_record, store_failure};
-use super::place::{core_with_places, places};
 use crate::clock;
 use crate::core::Verdict;
 use crate::guard::Admission;
@@ -122,14 +122,14 @@ pub(crate) fn answer_again(shared: &Shared, incoming: &Incoming, encoded: &Bytes
         }
         _ => Vec::new(),
     };
-    let mut placed = places(shared, made.iter().copied());
-    // Places that are not of now the table does not believe.
-    let mut core = core_with_places(shared, &mut placed).unwrap_or_else(|| shared.core());
+    let mut known = ancestries(shared, made.iter().copied());
+    // Those that are not of now the table does not believe.
+    let mut core = core_with_ancestries(shared, &mut known).unwrap_or_else(|| shared.core());
     let (now, session) = (core.now, incoming.session());
     let mut all = Granted::default();
-    let placed = placed.into_iter().map(|(_, place)| place).chain(std::iter::repeat(Ancestors::Unknown));
-    for (fid, place) in made.into_iter().zip(placed) {
-        let Granted { leases, covered } = core.table.made_before(now, session, fid, &place);
+    let known = known.into_iter().map(|(_, above)| above).chain(std::iter::repeat(Ancestors::Unknown));
+    for (fid, above) in made.into_iter().zip(known) {
+        let Granted { leases, covered } = core.table.made_before(now, session, fid, &above);
         all.leases.extend(leases);
         all.covered.extend(covered);
     }
@@ -289,13 +289,13 @@ impl Telling {
         self.incoming.answer_undone(&Err(Failure::Busy(problem.to_owned())));
     }
 
-    /// With places that are of now: under a deep lease is only what is known to be below it.
+    /// With ancestries that are of now: under a deep lease is only what is known to be below it.
     fn admission(&self, plan: &Plan) -> Option<Admission> {
         let shared = self.shared();
-        let mut placed = places(shared, plan.held());
-        let mut core = core_with_places(shared, &mut placed)?;
-        let unknown = placed.iter().any(|(_, place)| *place == Ancestors::Unknown);
-        (!unknown).then(|| core.admit_covered(self.incoming.asker(), plan.covered(placed)))
+        let mut known = ancestries(shared, plan.held());
+        let mut core = core_with_ancestries(shared, &mut known)?;
+        let unknown = known.iter().any(|(_, above)| *above == Ancestors::Unknown);
+        (!unknown).then(|| core.admit_covered(self.incoming.asker(), plan.covered(known)))
     }
 
     fn go_on(self, plan: Plan, admission: Admission) {

@@ -20,14 +20,9 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// What the table is asked for. `places`: of what was there before, with deep leases on.
-    pub(super) fn covered(&self, places: Vec<(Fid, Ancestors)>) -> Covered {
-        Covered {
-            held: self.held.clone(),
-            made: self.made.clone(),
-            alone: self.alone.clone(),
-            ancestors: places,
-        }
+    /// What the table is asked for. `ancestors`: of what was there before, with deep leases on.
+    pub(super) fn covered(&self, ancestors: Vec<(Fid, Ancestors)>) -> Covered {
+        Covered { held: self.held.clone(), made: self.made.clone(), alone: self.alone.clone(), ancestors }
     }
 
     /// What was there before.

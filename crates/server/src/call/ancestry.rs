@@ -6,7 +6,7 @@ use crate::guard::CoreGuard;
 use crate::shared::Shared;
 use soda_lease::table::{Access, Ancestors, Created, DeepLeases, Moved, TreeChanges, TreeVersion};
 use soda_types::{Attr, Fid, FsResult};
-use soda_volume::{Place, Txn, Volume};
+use soda_volume::{Ancestry, Txn, Volume};
 
 impl Shared {
     /// The state of the tree that the lease table has heard of, to be taken before the volume is looked at. `None`: with deep
@@ -20,35 +20,35 @@ impl Shared {
 }
 
 /// Where these inodes lie, as the volume has it now; nothing with deep leases off.
-pub(crate) fn places(shared: &Shared, fids: impl IntoIterator<Item = Fid>) -> Vec<(Fid, Ancestors)> {
+pub(crate) fn ancestries(shared: &Shared, fids: impl IntoIterator<Item = Fid>) -> Vec<(Fid, Ancestors)> {
     let Some(as_of) = shared.tree_version() else { return Vec::new() };
     fids.into_iter().map(|fid| (fid, ancestors(&shared.volume, as_of, fid))).collect()
 }
 
 /// The core, locked at a moment when all these places are of now: those on whose way something has moved are looked up again.
 /// `None`: that goes on and on.
-pub(crate) fn core_with_places<'a>(
+pub(crate) fn core_with_ancestries<'a>(
     shared: &'a Shared,
-    places: &mut [(Fid, Ancestors)],
+    ancestries: &mut [(Fid, Ancestors)],
 ) -> Option<CoreGuard<'a>> {
     for _ in 0..PLANS_MAX {
         let core = shared.core();
-        if !places.iter().any(|(fid, place)| core.table.is_out_of_date(*fid, place)) {
+        if !ancestries.iter().any(|(fid, known)| core.table.is_out_of_date(*fid, known)) {
             return Some(core);
         }
         let as_of = core.table.tree_version();
-        let outdated = places.iter_mut().filter(|(fid, place)| core.table.is_out_of_date(*fid, place));
+        let outdated = ancestries.iter_mut().filter(|(fid, known)| core.table.is_out_of_date(*fid, known));
         let outdated: Vec<&mut (Fid, Ancestors)> = outdated.collect();
         drop(core);
-        for (fid, place) in outdated {
-            *place = ancestors(&shared.volume, as_of, *fid);
+        for (fid, known) in outdated {
+            *known = ancestors(&shared.volume, as_of, *fid);
         }
     }
     None
 }
 
 /// Says of each access where its object lies.
-pub(super) fn place_all(volume: &Volume, as_of: Option<TreeVersion>, accesses: &mut [Access]) {
+pub(super) fn find_ancestries(volume: &Volume, as_of: Option<TreeVersion>, accesses: &mut [Access]) {
     let Some(as_of) = as_of else { return };
     for access in accesses {
         access.ancestors = ancestors(volume, as_of, access.fid);
@@ -57,9 +57,9 @@ pub(super) fn place_all(volume: &Volume, as_of: Option<TreeVersion>, accesses: &
 
 /// Where an object lies. The number 0 is of no inode, so it lies nowhere.
 pub(crate) fn ancestors(volume: &Volume, as_of: TreeVersion, fid: Fid) -> Ancestors {
-    match volume.place(fid) {
-        Ok(Place::Below(chain)) => Ancestors::Chain(as_of, chain),
-        Ok(Place::Nowhere) => Ancestors::Several(as_of),
+    match volume.ancestry(fid) {
+        Ok(Ancestry::Below(chain)) => Ancestors::Chain(as_of, chain),
+        Ok(Ancestry::Nowhere) => Ancestors::Several(as_of),
         Err(_) => Ancestors::Unknown,
     }
 }
@@ -82,13 +82,13 @@ impl Watched {
             if after == before {
                 continue;
             }
-            match txn.place(fid)? {
-                Place::Below(above) => {
+            match txn.ancestry(fid)? {
+                Ancestry::Below(above) => {
                     let kind = txn.attr(fid)?.kind;
                     changes.moved.push(Moved { fid, kind, above });
                 }
-                Place::Nowhere if txn.attr(fid).is_ok() => changes.relinked.push(fid),
-                Place::Nowhere => {}
+                Ancestry::Nowhere if txn.attr(fid).is_ok() => changes.relinked.push(fid),
+                Ancestry::Nowhere => {}
             }
         }
         Ok(())
