@@ -141,6 +141,20 @@ const IGNORED_PREFIXES: &[&str] = &[
     "group_id=",
     "max_read=",
 ];
+/// Why an option is not taken in.
+enum Refused {
+    /// In words that name it.
+    Option(String),
+    /// What is wrong with its value.
+    Value(String),
+}
+
+impl From<String> for Refused {
+    fn from(problem: String) -> Refused {
+        Refused::Value(problem)
+    }
+}
+
 /// What would make reads write.
 const ACCESS_TIMES: &[&str] = &["relatime", "strictatime", "atime"];
 
@@ -151,11 +165,10 @@ impl MountOptions {
     /// A text that names the option.
     pub(crate) fn add(&mut self, list: &str) -> Result<(), String> {
         split(list).iter().filter(|option| !option.is_empty()).try_for_each(|option| {
-            let named = |error: String| match error.contains("mount option") {
-                true => error,
-                false => format!("mount option `{option}`: {error}"),
-            };
-            self.add_one(option).map_err(named)
+            self.add_one(option).map_err(|refused| match refused {
+                Refused::Option(text) => text,
+                Refused::Value(problem) => format!("mount option `{option}`: {problem}"),
+            })
         })
     }
 
@@ -212,15 +225,18 @@ impl MountOptions {
         Ok(())
     }
 
-    fn add_one(&mut self, option: &str) -> Result<(), String> {
+    fn add_one(&mut self, option: &str) -> Result<(), Refused> {
         let (key, value) = match option.split_once('=') {
             Some((key, value)) => (key, Some(value)),
             None => (option, None),
         };
-        let need = || value.ok_or_else(|| format!("mount option `{key}` needs a value: {key}=…"));
+        let need =
+            || value.ok_or_else(|| Refused::Option(format!("mount option `{key}` needs a value: {key}=…")));
         match key {
-            "hard" if matches!(self.retry, Some(Retry::Soft { .. })) => return Err(HARD_AND_SOFT.into()),
-            "soft" if self.retry == Some(Retry::Hard) => return Err(HARD_AND_SOFT.into()),
+            "hard" if matches!(self.retry, Some(Retry::Soft { .. })) => {
+                return Err(Refused::Option(HARD_AND_SOFT.into()));
+            }
+            "soft" if self.retry == Some(Retry::Hard) => return Err(Refused::Option(HARD_AND_SOFT.into())),
             "hard" => self.retry = Some(Retry::Hard),
             "soft" => {
                 let timeout = value.map(parse_duration).transpose()?.unwrap_or(SOFT_TIMEOUT);
@@ -242,7 +258,9 @@ impl MountOptions {
             "dev" => self.flags.no_dev = false,
             "exec" => self.flags.no_exec = false,
             // Whoever reads it from fstab may be anywhere.
-            "cache-dir" if !need()?.starts_with('/') => return Err("give an absolute path".into()),
+            "cache-dir" if !need()?.starts_with('/') => {
+                return Err(Refused::Value("give an absolute path".into()));
+            }
             "cache-dir" => self.cache_dir = Some(PathBuf::from(need()?)),
             "cache-size" => self.cache_size = Some(parse_size(need()?)?),
             "memory" => self.memory = Some(parse_size(need()?)?),
@@ -265,14 +283,15 @@ impl MountOptions {
             "cores" => self.cores = need()?.parse()?,
             "remount" => self.action = MountAction::Remount,
             _ if ACCESS_TIMES.contains(&option) => {
-                return Err(format!(
+                return Err(Refused::Option(format!(
                     "mount option `{option}` is not supported: reading does not update access times (noatime); leave it out"
-                ));
+                )));
             }
             _ if IGNORED.contains(&option) => {}
             _ if IGNORED_PREFIXES.iter().any(|prefix| option.starts_with(prefix)) => {}
             _ => {
-                return Err(format!("mount option `{option}` is not known. There are: {MOUNT_OPTIONS}"));
+                let text = format!("mount option `{option}` is not known. There are: {MOUNT_OPTIONS}");
+                return Err(Refused::Option(text));
             }
         }
         Ok(())
