@@ -5,8 +5,8 @@ mod crossing;
 mod words;
 
 use super::*;
-use crate::{DriftMargin, HolderConfig};
-use soda_types::{Cause, Ino, SessionId, Term, VolumeId};
+use crate::{DriftMargin, HolderConfig, RecallStep};
+use soda_types::{Cause, Ino, Recall, SessionId, Term, VolumeId};
 
 const TERM: Duration = Duration::from_secs(10);
 
