@@ -1,7 +1,9 @@
 //! The inodes that the kernel knows, and what it was told of them.
 
+mod handed;
 mod pages;
 mod places;
+mod subdirectories;
 
 use crate::believed::{Attributes, Telling, Ticks, Way};
 use crate::kept_listing::KeptListing;
@@ -13,15 +15,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+pub(crate) use handed::HandedNode;
 use pages::Staying;
 pub(crate) use places::Place;
 use places::Placed;
+pub(crate) use subdirectories::{NameKind, TakenIn};
 
 const SHARDS: usize = 32;
-
-/// A reply to a look-up may still be on its way through the kernel for this long after it was written. Only the choice
-/// between a cheap and an expensive notification depends on it.
-const SETTLE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Nodes {
@@ -61,47 +61,8 @@ struct Node {
     /// That the directory is gone, to somebody who wanted to change it.
     removed: Told,
     /// Names of directories below this one that were handed out with a time-out, and when that was last the answer to a look-up.
-    #[serde(with = "names_only")]
+    #[serde(with = "subdirectories::names_only")]
     subdirectories: HashMap<Box<[u8]>, Option<Instant>>,
-}
-
-/// An inode that the kernel knows, on its way to another process.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct HandedNode(Node);
-
-impl HandedNode {
-    pub(crate) fn fid(&self) -> Fid {
-        self.0.fid
-    }
-
-    pub(crate) fn lookups(&self) -> u64 {
-        self.0.lookups
-    }
-
-    /// Of a file: the version of the data that all its pages in the kernel are of.
-    pub(crate) fn pages(&self) -> Option<Version> {
-        match self.0.pages {
-            Pages::Of(version) if self.0.listing.is_none() => Some(version),
-            _ => None,
-        }
-    }
-}
-
-/// When a name was told says nothing to another process: it may have been just now.
-mod names_only {
-    use super::{HashMap, Instant};
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    type Names = HashMap<Box<[u8]>, Option<Instant>>;
-
-    pub(super) fn serialize<S: Serializer>(names: &Names, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(names.keys())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Names, D::Error> {
-        let names = Vec::<Box<[u8]>>::deserialize(from)?;
-        Ok(names.into_iter().map(|name| (name, Some(Instant::now()))).collect())
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -315,29 +276,6 @@ impl Nodes {
         self.with(fid, |node| std::mem::replace(&mut node.removed, Told::Yes)).unwrap_or(Told::No)
     }
 
-    pub(crate) fn tell_subdirectory(&self, dir: Fid, name: &[u8], taken_in: TakenIn) {
-        self.with(dir, |node| {
-            let looked_up = node.subdirectories.entry(name.into()).or_default();
-            if taken_in == TakenIn::AtAnyTime {
-                *looked_up = Some(Instant::now());
-            }
-        });
-    }
-
-    /// How a name that the kernel was told can be taken back.
-    pub(crate) fn take_subdirectory(&self, dir: Fid, name: &[u8]) -> NameKind {
-        let told = self.with(dir, |node| node.subdirectories.remove(name)).flatten();
-        match told {
-            None => NameKind::Plain,
-            Some(Some(at)) if at.elapsed() < SETTLE => NameKind::FreshDirectory,
-            Some(_) => NameKind::Directory,
-        }
-    }
-
-    pub(crate) fn clear_subdirectories(&self, dir: Fid) {
-        self.with(dir, |node| node.subdirectories.clear());
-    }
-
     /// Whether the kernel surely knows that the file has so many bytes, or more.
     pub(crate) fn is_size_shown(&self, fid: Fid, size: u64) -> bool {
         self.with(fid, |node| node.shown >= size).unwrap_or(false)
@@ -360,20 +298,6 @@ impl Nodes {
         self.with(fid, |node| node.shown = node.shown.min(size));
     }
 
-    /// For a process that takes the mount over.
-    pub(crate) fn hand_over(&self) -> Vec<HandedNode> {
-        let of_shard = |shard: &Mutex<HashMap<NodeId, Node>>| {
-            let shard = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            shard.values().cloned().map(HandedNode).collect::<Vec<_>>()
-        };
-        self.shards.iter().flat_map(of_shard).collect()
-    }
-
-    pub(crate) fn take_over(&self, HandedNode(node): HandedNode) {
-        let number = self.node_of(node.fid);
-        self.shard(number).insert(number, node);
-    }
-
     /// Every inode that may have attributes or pages in the kernel.
     pub(crate) fn all(&self) -> Vec<Fid> {
         self.all_of(|_| true)
@@ -391,27 +315,6 @@ impl Nodes {
         };
         self.shards.iter().flat_map(of_shard).collect()
     }
-}
-
-/// When the kernel makes a name of an answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum TakenIn {
-    /// While whoever asked holds the directory's lock, which taking the name back waits for.
-    UnderItsLock,
-    /// When whoever asked gets to run, with or without the lock: a look-up that asks again for what is there has none.
-    AtAnyTime,
-}
-
-/// What a name stands for, as far as taking it back goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NameKind {
-    /// Not a directory.
-    Plain,
-    /// A directory: processes may work in it.
-    Directory,
-    /// A directory whose last look-up may not have reached the kernel's cache yet. Letting it expire may come too early; but if
-    /// all names of the mount are made void instead, whoever works in a directory has no path until it has been looked up.
-    FreshDirectory,
 }
 
 impl Node {
