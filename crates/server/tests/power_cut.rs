@@ -3,15 +3,15 @@
 //! and the client can tell which.
 
 use crate::common::teller::*;
+use crate::common::watched::{WatchData, WatchMeta, WatchedData, WatchedMeta};
 use crate::common::*;
 use soda_protocol::{Answer, Call, Failure, OpId, Reclaim, ReclaimStep, Standing, WriteAt};
 use soda_server::{BootId, RunningServer, Server, ServerConfig, Stores};
 use soda_storage::{
-    Batch, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, SegmentId, SegmentInfo, Space,
-    StorageResult, Table, Visit,
+    Batch, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, StorageResult, Table,
 };
 use soda_types::{Errno, Fid, FileKind, InUse, Sequence, Version};
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +19,6 @@ use std::time::Duration;
 /// Metadata that remembers what a power cut would leave.
 #[derive(Debug, Default)]
 struct ForgetfulMeta {
-    now: MemoryMeta,
     medium: Mutex<Medium>,
 }
 
@@ -30,100 +29,53 @@ struct Medium {
     journal: Vec<Batch>,
 }
 
-impl MetaRead for ForgetfulMeta {
-    fn get(&self, table: Table, key: &[u8]) -> StorageResult<Option<bytes::Bytes>> {
-        self.now.get(table, key)
-    }
-
-    fn scan(&self, table: Table, start: &[u8], end: &[u8], visit: Visit<'_>) -> StorageResult<()> {
-        self.now.scan(table, start, end, visit)
-    }
-}
-
-impl MetaStore for ForgetfulMeta {
-    fn commit(&self, batch: Batch) -> StorageResult<()> {
+impl WatchMeta for ForgetfulMeta {
+    fn commit(&self, meta: &MemoryMeta, batch: Batch) -> StorageResult<()> {
         // One lock for both, so that the journal has the order of the commits.
         let mut medium = self.medium.lock().unwrap();
         medium.journal.push(batch.clone());
-        self.now.commit(batch)
+        meta.commit(batch)
     }
 
-    fn sync(&self) -> StorageResult<()> {
+    fn sync(&self, _: &MemoryMeta) -> StorageResult<()> {
         let mut medium = self.medium.lock().unwrap();
         let journal = std::mem::take(&mut medium.journal);
         journal.into_iter().try_for_each(|batch| medium.durable.commit(batch))
-    }
-
-    fn origin(&self) -> soda_storage::Origin {
-        self.now.origin()
-    }
-
-    fn complete(&self) -> StorageResult<()> {
-        self.now.complete()
-    }
-
-    fn snapshot(&self) -> Box<dyn MetaRead> {
-        self.now.snapshot()
     }
 }
 
 #[derive(Debug, Default)]
 struct ForgetfulData {
-    chunks: MemoryData,
     unsynced: Mutex<Vec<ChunkRef>>,
 }
 
-impl DataStore for ForgetfulData {
-    fn begin_at(&self, segment: SegmentId) -> StorageResult<()> {
-        self.chunks.begin_at(segment)
-    }
-
-    fn append(&self, data: &[u8]) -> StorageResult<ChunkRef> {
-        let chunk = self.chunks.append(data)?;
+impl WatchData for ForgetfulData {
+    fn append(&self, chunks: &MemoryData, data: &[u8]) -> StorageResult<ChunkRef> {
+        let chunk = chunks.append(data)?;
         self.unsynced.lock().unwrap().push(chunk);
         Ok(chunk)
     }
 
-    fn read_into(&self, chunk: &ChunkRef, data: &mut [u8]) -> StorageResult<()> {
-        self.chunks.read_into(chunk, data)
-    }
-
-    fn restore(&self, chunk: &ChunkRef, data: &[u8]) -> StorageResult<()> {
-        self.chunks.restore(chunk, data)?;
+    fn restore(&self, chunks: &MemoryData, chunk: &ChunkRef, data: &[u8]) -> StorageResult<()> {
+        chunks.restore(chunk, data)?;
         self.unsynced.lock().unwrap().push(*chunk);
         Ok(())
     }
 
-    fn sync(&self) -> StorageResult<()> {
+    fn sync(&self, _: &MemoryData) -> StorageResult<()> {
         self.unsynced.lock().unwrap().clear();
         Ok(())
     }
 
-    fn sync_what_others_wrote(&self) -> StorageResult<()> {
-        self.sync()
-    }
-
-    fn release_range(&self, segment: SegmentId, range: Range<u64>) -> StorageResult<()> {
-        self.chunks.release_range(segment, range)
-    }
-
-    fn segments(&self) -> StorageResult<Vec<SegmentInfo>> {
-        self.chunks.segments()
-    }
-
-    fn stored_ranges(&self, segment: SegmentId) -> StorageResult<Vec<Range<u64>>> {
-        self.chunks.stored_ranges(segment)
-    }
-
-    fn space(&self) -> StorageResult<Space> {
-        self.chunks.space()
+    fn sync_what_others_wrote(&self, chunks: &MemoryData) -> StorageResult<()> {
+        self.sync(chunks)
     }
 }
 
 #[derive(Clone, Debug, Default)]
 struct Machine {
-    meta: Arc<ForgetfulMeta>,
-    data: Arc<ForgetfulData>,
+    meta: Arc<WatchedMeta<ForgetfulMeta>>,
+    data: Arc<WatchedData<ForgetfulData>>,
 }
 
 impl Machine {
@@ -146,13 +98,13 @@ impl Machine {
             after.meta.commit(batch).unwrap();
         }
         after.meta.sync().unwrap();
-        let data = self.data.chunks.clone();
+        let chunks = self.data.chunks.clone();
         for chunk in self.data.unsynced.lock().unwrap().iter() {
             if numbers.below(2) == 0 {
-                data.release(chunk).unwrap();
+                chunks.release(chunk).unwrap();
             }
         }
-        Machine { data: Arc::new(ForgetfulData { chunks: data, unsynced: Mutex::default() }), ..after }
+        Machine { data: Arc::new(WatchedData { chunks, watch: ForgetfulData::default() }), ..after }
     }
 }
 

@@ -1,13 +1,12 @@
 //! The store refuses what nobody waits for, then takes it: the server tries again by itself, and until then nobody is
 //! told anything that a restart could take back.
 
+use crate::common::watched::{WatchMeta, WatchedMeta};
 use crate::common::*;
 use bytes::Bytes;
 use soda_protocol::{Answer, Call, Delegable, LockWait, Note, Reclaim, ReclaimStep};
 use soda_server::{RunningServer, Server, Stores};
-use soda_storage::{
-    Batch, Change, MemoryData, MemoryMeta, MetaRead, MetaStore, StorageError, StorageResult, Table, Visit,
-};
+use soda_storage::{Batch, Change, MemoryData, MemoryMeta, MetaStore, StorageError, StorageResult, Table};
 use soda_types::{Errno, InUse, Lock, LockFamily, LockMode, LockOwner};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +16,6 @@ use std::time::Duration;
 /// Metadata that refuses to forget records of a table.
 #[derive(Debug, Default)]
 struct Refusing {
-    meta: MemoryMeta,
     refused: Mutex<Option<Table>>,
     refusals: AtomicU32,
     syncs: AtomicU32,
@@ -37,18 +35,8 @@ impl Refusing {
     }
 }
 
-impl MetaRead for Refusing {
-    fn get(&self, table: Table, key: &[u8]) -> StorageResult<Option<Bytes>> {
-        self.meta.get(table, key)
-    }
-
-    fn scan(&self, table: Table, start: &[u8], end: &[u8], visit: Visit<'_>) -> StorageResult<()> {
-        self.meta.scan(table, start, end, visit)
-    }
-}
-
-impl MetaStore for Refusing {
-    fn commit(&self, batch: Batch) -> StorageResult<()> {
+impl WatchMeta for Refusing {
+    fn commit(&self, meta: &MemoryMeta, batch: Batch) -> StorageResult<()> {
         let refused = *self.refused.lock().unwrap();
         let forgets =
             |change: &Change| matches!(change, Change::Delete { table, .. } if Some(*table) == refused);
@@ -57,29 +45,17 @@ impl MetaStore for Refusing {
             let source = std::io::Error::other("a test");
             return Err(StorageError::Io { doing: "refusing".to_owned(), source });
         }
-        self.meta.commit(batch)
+        meta.commit(batch)
     }
 
-    fn sync(&self) -> StorageResult<()> {
+    fn sync(&self, meta: &MemoryMeta) -> StorageResult<()> {
         self.syncs.fetch_add(1, Ordering::SeqCst);
-        self.meta.sync()
-    }
-
-    fn origin(&self) -> soda_storage::Origin {
-        self.meta.origin()
-    }
-
-    fn complete(&self) -> StorageResult<()> {
-        self.meta.complete()
-    }
-
-    fn snapshot(&self) -> Box<dyn MetaRead> {
-        self.meta.snapshot()
+        meta.sync()
     }
 }
 
 struct Cell {
-    meta: Arc<Refusing>,
+    meta: Arc<WatchedMeta<Refusing>>,
     data: Arc<MemoryData>,
 }
 

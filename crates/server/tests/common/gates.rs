@@ -1,13 +1,11 @@
 //! Stores that can be held up.
 
 use super::PATIENCE;
-use bytes::Bytes;
+use super::watched::{WatchData, WatchMeta, WatchedData, WatchedMeta};
 use soda_server::Stores;
 use soda_storage::{
-    Batch, Change, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, Origin, SegmentId,
-    SegmentInfo, Space, StorageResult, Table, Visit,
+    Batch, Change, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaStore, StorageResult, Table,
 };
-use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 
 /// Both, and what a server is started on with them.
@@ -63,97 +61,39 @@ impl Gate {
 }
 
 /// Metadata whose commits can be held up, of which those count that have a reply; and the syncs of its journal.
-#[derive(Debug, Default)]
-pub struct Gated {
-    pub meta: MemoryMeta,
-    pub gate: Gate,
-    pub syncs: Gate,
-}
+pub type Gated = WatchedMeta<Gates>;
 
 /// Data whose appends can be held up, and its syncs.
+pub type GatedData = WatchedData<Gates>;
+
 #[derive(Debug, Default)]
-pub struct GatedData {
-    data: MemoryData,
+pub struct Gates {
     pub gate: Gate,
     pub syncs: Gate,
 }
 
-impl DataStore for GatedData {
-    fn begin_at(&self, segment: SegmentId) -> StorageResult<()> {
-        self.data.begin_at(segment)
-    }
-
-    fn append(&self, data: &[u8]) -> StorageResult<ChunkRef> {
-        self.gate.pass(Counts::Yes);
-        self.data.append(data)
-    }
-
-    fn read_into(&self, chunk: &ChunkRef, data: &mut [u8]) -> StorageResult<()> {
-        self.data.read_into(chunk, data)
-    }
-
-    fn restore(&self, chunk: &ChunkRef, data: &[u8]) -> StorageResult<()> {
-        self.data.restore(chunk, data)
-    }
-
-    fn sync(&self) -> StorageResult<()> {
-        self.syncs.pass(Counts::Yes);
-        self.data.sync()
-    }
-
-    fn sync_what_others_wrote(&self) -> StorageResult<()> {
-        self.data.sync_what_others_wrote()
-    }
-
-    fn release_range(&self, segment: SegmentId, range: Range<u64>) -> StorageResult<()> {
-        self.data.release_range(segment, range)
-    }
-
-    fn segments(&self) -> StorageResult<Vec<SegmentInfo>> {
-        self.data.segments()
-    }
-
-    fn stored_ranges(&self, segment: SegmentId) -> StorageResult<Vec<Range<u64>>> {
-        self.data.stored_ranges(segment)
-    }
-
-    fn space(&self) -> StorageResult<Space> {
-        self.data.space()
-    }
-}
-
-impl MetaRead for Gated {
-    fn get(&self, table: Table, key: &[u8]) -> StorageResult<Option<Bytes>> {
-        self.meta.get(table, key)
-    }
-
-    fn scan(&self, table: Table, start: &[u8], end: &[u8], visit: Visit<'_>) -> StorageResult<()> {
-        self.meta.scan(table, start, end, visit)
-    }
-}
-
-impl MetaStore for Gated {
-    fn commit(&self, batch: Batch) -> StorageResult<()> {
+impl WatchMeta for Gates {
+    fn commit(&self, meta: &MemoryMeta, batch: Batch) -> StorageResult<()> {
         let is_reply = |change: &Change| matches!(change, Change::Put { table: Table::Reply, .. });
         let counts = if batch.changes.iter().any(is_reply) { Counts::Yes } else { Counts::No };
         self.gate.pass(counts);
-        self.meta.commit(batch)
+        meta.commit(batch)
     }
 
-    fn sync(&self) -> StorageResult<()> {
+    fn sync(&self, meta: &MemoryMeta) -> StorageResult<()> {
         self.syncs.pass(Counts::Yes);
-        self.meta.sync()
+        meta.sync()
+    }
+}
+
+impl WatchData for Gates {
+    fn append(&self, chunks: &MemoryData, data: &[u8]) -> StorageResult<ChunkRef> {
+        self.gate.pass(Counts::Yes);
+        chunks.append(data)
     }
 
-    fn origin(&self) -> Origin {
-        self.meta.origin()
-    }
-
-    fn complete(&self) -> StorageResult<()> {
-        self.meta.complete()
-    }
-
-    fn snapshot(&self) -> Box<dyn MetaRead> {
-        self.meta.snapshot()
+    fn sync(&self, chunks: &MemoryData) -> StorageResult<()> {
+        self.syncs.pass(Counts::Yes);
+        chunks.sync()
     }
 }

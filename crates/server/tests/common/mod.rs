@@ -5,6 +5,7 @@
 pub mod dying;
 pub mod gates;
 pub mod teller;
+pub mod watched;
 
 use bytes::{Bytes, BytesMut};
 use soda_protocol::{
