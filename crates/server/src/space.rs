@@ -131,9 +131,9 @@ impl Space {
         self.ledger().of(session)
     }
 
-    /// What everybody else has reserved.
-    pub(crate) fn of_others(&self, session: SessionId) -> u64 {
-        self.ledger().others(session)
+    /// Who has reserved how much.
+    pub(crate) fn reservations(&self) -> Vec<(SessionId, u64)> {
+        self.ledger().reserved.iter().map(|(session, bytes)| (*session, *bytes)).collect()
     }
 
     /// What operations under way may take, and what is reserved.
@@ -209,9 +209,9 @@ mod tests {
         assert_eq!(reserve(OTHER, 70), 23, "a quarter of what is left stays free");
         assert_eq!(reserve(ONE, 20), 20);
         assert_eq!(reserve(OTHER, 70), 60);
-        assert_eq!((space.of_others(ONE), space.of(OTHER), space.total()), (60, 60, 80));
+        assert_eq!((space.of(ONE), space.of(OTHER), space.total()), (20, 60, 80));
         space.forget(OTHER);
-        assert_eq!((space.total(), space.of_others(ONE)), (20, 0));
+        assert_eq!((space.total(), space.reservations()), (20, vec![(ONE, 20)]));
     }
 
     #[test]

@@ -53,6 +53,7 @@ pub(crate) async fn run_timer(shared: Arc<Shared>) {
                 forget_the_silent(&shared, &mut core);
                 if shared.janitor.take_want_of_space() {
                     contest_orphans(&mut core);
+                    core.contest_reservations();
                 }
             }
             let contested = core.contest_waits();

@@ -91,7 +91,7 @@ impl Served {
             Call::StatFs { .. } => {
                 let mut stats = self.shared.volume.statfs();
                 if let Ok(stats) = &mut stats {
-                    let others = self.shared.space.of_others(self.link.session.id);
+                    let others = self.shared.reserved_by_others(self.link.session.id);
                     stats.free_bytes = stats.free_bytes.saturating_sub(others);
                     // An inode takes space, too.
                     let free_inodes = stats.free_inodes.min(stats.free_bytes / INODE_COST);

@@ -6,10 +6,13 @@ use crate::common::*;
 use bytes::Bytes;
 use soda_oplog::{coalesce, world};
 use soda_protocol::digest::RECORDS_MAX;
-use soda_protocol::{Answer, Call, Change, Failure, Fate, Note, Place, ReclaimStep, Record, Reply, Standing};
-use soda_server::RunningServer;
+use soda_protocol::{
+    Answer, Call, Change, Failure, Fate, Note, Place, ReclaimStep, Record, Reply, Standing, WriteAt,
+};
+use soda_server::{RunningServer, Server};
 use soda_types::{Attr, Errno, Fid, FileKind, InUse, Ino, Mode, SetAttr, Timestamp, Version};
 use std::path::Path;
+use std::time::Duration;
 
 async fn end(server: RunningServer, dir: &Path) {
     server.shutdown().await;
@@ -425,6 +428,49 @@ async fn what_is_reserved_is_free_for_its_owner_only_and_until_it_ends() {
     one.ask(Call::Goodbye).await.result.unwrap();
     assert!(free(&other).await > all / 2);
     drop((one, other));
+    end(server, dir.path()).await;
+}
+
+// SEMANTICS 16
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_reserved_for_who_is_away_is_to_be_had_where_nothing_else_is_left() {
+    const QUOTA: u64 = 64 << 20;
+    const LEN: usize = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path()).with_term(Duration::from_secs(5));
+    config.quota = Some(QUOTA);
+    let server = Server::start(config).unwrap();
+    let (away, other) = (Client::connect(&server).await, Client::connect(&server).await);
+    let reserve = Call::Reserve { inodes: 0, bytes: QUOTA };
+    for client in [&away, &other] {
+        let Ok(Answer::Reserved { bytes, .. }) = client.ask(reserve.clone()).await.result else { panic!() };
+        assert!(bytes > 0);
+    }
+    // What is left of the quarter after the other's three quarters of it is 4 MiB.
+    let file = other.create(other.root, "file").await.unwrap().fid;
+    let write = async |at: usize| other.write(file, WriteAt::Offset((at * LEN) as u64), &[7; LEN]).await;
+    // While it renews, what it has set aside is its own, however full the rest is.
+    let mut written = 0;
+    let refused = loop {
+        assert_eq!(away.ask(Call::Renew).await.result, Ok(Answer::Done));
+        match write(written).await {
+            Ok(_) => written += 1,
+            Err(errno) => break errno,
+        }
+    };
+    assert_eq!(refused, Errno::NoSpace);
+    assert!((1..8).contains(&written), "{written} MiB were left");
+    let key = away.key();
+    drop(away);
+    until("its lease has run out", async || write(written).await.is_ok()).await;
+    let stats = match other.ask(Call::StatFs { fid: other.root }).await.result {
+        Ok(Answer::Stats(stats)) => stats,
+        answer => panic!("{answer:?}"),
+    };
+    assert!(stats.free_bytes > QUOTA / 2, "{stats:?}");
+    let back = Client::resume(&server, key).await;
+    assert_eq!(back.session.standing, Standing::New, "it was ended for that");
+    drop((other, back));
     end(server, dir.path()).await;
 }
 

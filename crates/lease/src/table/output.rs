@@ -193,6 +193,8 @@ pub enum Refusal {
 pub enum FenceReason {
     #[error("its lease ran out and another client needed {0}")]
     Expired(Fid),
+    #[error("its lease ran out and another client needed the space that was set aside for it")]
+    ExpiredWithSpace,
     #[error("it went on renewing but did not give up {0} within the deadline")]
     Silent(Fid),
     #[error("it did not come back in the grace period after the restart")]

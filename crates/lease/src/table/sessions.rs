@@ -113,18 +113,32 @@ impl LeaseTable {
     /// Somebody needs something of the session's that is no lease, such as a file lock on `fid`. If the session's lease has
     /// run out, it ends ([`Output::Fence`] follows) and the answer is `None`; else it is what is left of the lease.
     pub fn contest(&mut self, now: Monotonic, id: SessionId, fid: Fid) -> Option<Duration> {
+        self.contest_for(now, id, FenceReason::Expired(fid))
+    }
+
+    /// As [`Table::contest`], of space that the session has set aside.
+    pub fn contest_space(&mut self, now: Monotonic, id: SessionId) -> Option<Duration> {
+        self.contest_for(now, id, FenceReason::ExpiredWithSpace)
+    }
+
+    fn contest_for(&mut self, now: Monotonic, id: SessionId, expired: FenceReason) -> Option<Duration> {
         let session = self.sessions.get(&id)?;
         if session.expires > now {
             return Some(session.expires.since(now));
         }
         let reason = match session.standing {
-            SessionStanding::Good => FenceReason::Expired(fid),
+            SessionStanding::Good => expired,
             SessionStanding::Condemned(reason) => reason,
         };
         self.fence(id, reason);
         self.end_grace_if_complete(now);
         self.settle(now);
         None
+    }
+
+    /// Whether the session's lease has run out: it is there by courtesy.
+    pub fn is_expired(&self, now: Monotonic, id: SessionId) -> bool {
+        self.sessions.get(&id).is_some_and(|session| session.expires <= now)
     }
 
     /// The session renews its lease, but does not give back what was asked of it for longer than it may: its lease is not
@@ -156,7 +170,7 @@ impl LeaseTable {
         }
         self.counters.fences += 1;
         match reason {
-            FenceReason::Expired(_) => {}
+            FenceReason::Expired(_) | FenceReason::ExpiredWithSpace => {}
             FenceReason::Silent(_) => self.counters.fences_for_silence += 1,
             FenceReason::NotReclaimed => self.counters.fences_after_grace += 1,
         }

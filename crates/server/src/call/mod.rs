@@ -137,8 +137,7 @@ impl Operation {
         if let Some(wanted) =
             reserve::space_for(&self.incoming.request.call, self.incoming.payload.len() as u64)
         {
-            let taking = shared.space.take(self.incoming.session(), wanted, || shared.free_space())?;
-            self.taking = Some(taking);
+            self.taking = Some(shared.take_space(self.incoming.session(), wanted)?);
         }
         if let Call::Write { fid, .. } = &self.incoming.request.call {
             if self.incoming.payload.len() > soda_protocol::MAX_IO as usize {

@@ -1,14 +1,15 @@
 //! What a client needs to be sure that its digests cannot fail for want of it: inode numbers, space.
 
+use crate::guard::CoreGuard;
 use crate::link::Incoming;
 use crate::numbers::{BLOCK_MAX, NumbersRecord};
 use crate::records;
 use crate::session::Session;
 use crate::shared::Shared;
-use crate::space::Purpose;
+use crate::space::{Purpose, Taking};
 use soda_protocol::{Allocate, Answer, Call, Failure, space_through};
 use soda_storage::{Batch, Table, crash};
-use soda_types::{FsResult, Ino, SessionId};
+use soda_types::{Errno, FsResult, Ino, SessionId};
 
 /// Sets aside what was asked for, durably: numbers that were told to a client have to be known to be its own
 /// for as long as it can tell what it created.
@@ -69,6 +70,23 @@ impl Shared {
         Ok(self.volume.space()?.free)
     }
 
+    /// Lets an operation of the session take space: what is set aside for who is away goes before it is refused.
+    pub(super) fn take_space(&self, session: SessionId, wanted: (u64, Purpose)) -> FsResult<Taking> {
+        let take = || self.space.take(session, wanted, || self.free_space());
+        match take() {
+            Err(error) if error.errno == Errno::NoSpace && self.core().contest_reservations() > 0 => take(),
+            taken => taken,
+        }
+    }
+
+    /// What others have reserved, bytes, but for what [`Shared::take_space`] would take from them.
+    pub(crate) fn reserved_by_others(&self, session: SessionId) -> u64 {
+        let reservations = self.space.reservations();
+        let core = self.core();
+        let counts = |id: SessionId| id != session && !core.has_let_go_of_space(id);
+        reservations.iter().filter(|(id, _)| counts(*id)).map(|(_, bytes)| bytes).sum()
+    }
+
     fn forget_reservations(&self, session: SessionId) {
         let deleted = records::reservation_keys(self.volume.meta(), session).map(|keys| {
             let mut batch = Batch::releasing();
@@ -78,6 +96,25 @@ impl Shared {
         if !matches!(deleted, Ok(Ok(()))) {
             tracing::warn!(%session, "a reservation of an ended session stays in the store");
         }
+    }
+}
+
+impl CoreGuard<'_> {
+    /// Ends the sessions for which space is set aside and whose lease has run out. Returns how many.
+    pub(crate) fn contest_reservations(&mut self) -> usize {
+        let now = self.now;
+        let mut away = self.shared().space.reservations();
+        away.retain(|(session, _)| self.has_let_go_of_space(*session));
+        for (session, _) in &away {
+            let _ = self.table.contest_space(now, *session);
+        }
+        self.settle();
+        away.len()
+    }
+
+    /// In a grace period nobody has been away for long.
+    fn has_let_go_of_space(&self, session: SessionId) -> bool {
+        self.grace_left().is_none() && self.table.is_expired(self.now, session)
     }
 }
 

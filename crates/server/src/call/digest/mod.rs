@@ -205,8 +205,7 @@ impl Telling {
             return Err(whole(FsError::new(Errno::TooBig, "more files' locks than a session decides about")));
         }
         let wanted = (plan.space, Purpose::Digest);
-        let taking = shared.space.take(self.incoming.session(), wanted, || shared.free_space());
-        self.taking = Some(taking.map_err(whole)?);
+        self.taking = Some(shared.take_space(session, wanted).map_err(whole)?);
         let is_little = (1..=journal::MOST).contains(&plan.bytes);
         let redo = if is_little { Redo::Yes } else { Redo::No };
         self.staged = plan::stage(&shared.volume, self.records(), redo)?;
