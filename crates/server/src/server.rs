@@ -146,7 +146,9 @@ impl Server {
             if let Some(listener) = metrics_listener {
                 let listener = tokio::net::TcpListener::from_std(listener)?;
                 let page = shared.clone();
-                runtime.spawn(metrics::serve(listener, move || page.metrics_page()));
+                // It has no place, and looks at what others may hold while they wait for the store.
+                let page = move || tokio::task::block_in_place(|| page.metrics_page());
+                runtime.spawn(metrics::serve(listener, page));
             }
             Ok(())
         };

@@ -34,6 +34,7 @@ mod rename;
 mod staging;
 mod sweep;
 mod sync;
+mod totals;
 mod turns;
 mod txn;
 mod versions;

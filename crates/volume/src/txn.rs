@@ -209,14 +209,15 @@ impl Txn<'_> {
         if grown == shrunk {
             self.commit_batch(batch)?;
         } else {
-            let mut counters = self.volume.counters.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut turn = self.volume.totals.turn();
+            let counters = turn.stored();
             let after = Counters {
                 inodes: (counters.inodes + grown.inodes).saturating_sub(shrunk.inodes),
                 allocated: (counters.allocated + grown.allocated).saturating_sub(shrunk.allocated),
             };
             batch.put(Table::Meta, key::counters(self.volume.id), record::encode(&after));
             self.commit_batch(batch)?;
-            *counters = after;
+            turn.set(after);
         }
         crash::point("volume.commit.after");
         self.appended.clear();

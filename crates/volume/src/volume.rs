@@ -9,6 +9,7 @@ use crate::record::{self, Counters, Dirent, Inode, InodeMark, Runs, Superblock};
 use crate::redo::{self, RedoList};
 use crate::release::ReleaseQueue;
 use crate::sweep::Sweep;
+use crate::totals::Totals;
 use crate::turns::{ReclaimTurn, RenameLock};
 use crate::versions;
 use crate::view::{Placed, View, damaged};
@@ -110,8 +111,7 @@ pub struct Volume {
     pub(crate) streamed: Cache<ChunkRef, ()>,
     pub(crate) windows: Windows,
     pub(crate) buffers: Buffers,
-    /// Locked from the making of a batch that changes them to the end of its commit.
-    pub(crate) counters: Mutex<Counters>,
+    pub(crate) totals: Totals,
     numbers: Mutex<Numbers>,
     /// The lowest version that a change may give.
     pub(crate) first_version: Version,
@@ -198,7 +198,7 @@ impl Volume {
             streamed: Cache::new(config.chunk_cache / config.chunk_len),
             windows: Windows::new(config.extent_cache),
             buffers: Buffers::default(),
-            counters: Mutex::new(counters),
+            totals: Totals::new(counters),
             // What is left of the last reserved range is not used: nobody knows how much of it was.
             numbers: Mutex::new(Numbers { next: mark.next, end: mark.next }),
             first_version: Version(1),
@@ -315,10 +315,10 @@ impl Volume {
         Ok(Space { total: space.total.min(quota), free: space.free.min(quota.saturating_sub(used)) })
     }
 
-    /// Inodes and allocated bytes of the volume.
+    /// Inodes and allocated bytes of the volume, as of the last commit. Waits for nobody.
     pub fn usage(&self) -> (u64, u64) {
-        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        (counters.inodes, counters.allocated)
+        let Counters { inodes, allocated } = self.totals.seen();
+        (inodes, allocated)
     }
 
     pub(crate) fn node(&self, ino: Ino, inode: &Inode) -> Node {
@@ -392,8 +392,7 @@ impl Volume {
         self.chunks.clear();
         self.releases.reload(&*self.meta)?;
         self.sweep.begin_again(&*self.meta, &*self.data, &self.releases)?;
-        *self.counters.lock().unwrap_or_else(PoisonError::into_inner) =
-            read_meta(&*self.meta, key::counters(self.id))?;
+        self.totals.turn().set(read_meta(&*self.meta, key::counters(self.id))?);
         let mark: InodeMark = read_meta(&*self.meta, key::inode_mark(self.id))?;
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         // A mark above all that is known here was put right: from there on the branch has yet to begin.

@@ -17,6 +17,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 const TERM: Duration = Duration::from_secs(2);
 /// More clients than the server has threads, each with a change that is stuck.
@@ -70,6 +72,40 @@ async fn a_store_that_stalls_for_longer_than_a_term_costs_nobody_the_session() {
         assert!(reply.result.is_ok(), "{reply:?}");
     }
     assert_eq!(fenced(&tools).await, 0);
+}
+
+/// What is asked for most when a disk stalls: whether it does, and whose work is stuck.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_stalls_keeps_neither_tools_nor_prometheus_from_an_answer() {
+    let (meta, _data, stores) = gated();
+    let mut config = config(Path::new("unused"));
+    // What is free depends on what the volume holds.
+    config.quota = Some(1 << 30);
+    config.metrics = Some("127.0.0.1:0".parse().unwrap());
+    let server = Server::start_on(stores, config).unwrap();
+    let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
+    let client = Client::connect(&server).await;
+    // What comes with the first one only: numbers that are set aside.
+    client.create(client.root, "before").await.unwrap();
+    meta.gate.close();
+    let (_, stuck) = client.send_change(create(client.root, "file", FileKind::File)).await;
+    until("its commit is stuck", async || meta.gate.waiting() > 0).await;
+    for _ in 0..16 {
+        let page = async {
+            let mut stream = TcpStream::connect(server.metrics_addr().unwrap()).await.unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").await.unwrap();
+            let mut page = String::new();
+            stream.read_to_string(&mut page).await.unwrap();
+            page
+        };
+        let page = tokio::time::timeout(PATIENCE, page).await.expect(TIMED_OUT);
+        assert!(page.contains("soda_volume_free_bytes "), "{page}");
+    }
+    let status = tool(&tools, AdminCall::Status).await.unwrap();
+    let Answer::Admin(AdminAnswer::Status(status)) = status else { panic!("{status:?}") };
+    assert_eq!(status.sessions.len(), 1);
+    meta.gate.open();
+    assert!(tokio::time::timeout(PATIENCE, stuck).await.expect(TIMED_OUT).unwrap().0.result.is_ok());
 }
 
 /// Where a digest is when its session ends.
