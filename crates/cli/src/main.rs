@@ -14,6 +14,7 @@ mod json;
 mod lab_args;
 mod log;
 mod log_file;
+mod log_queue;
 mod options;
 mod plan;
 mod progress;
@@ -29,6 +30,7 @@ mod within;
 use args::{Cli, Command};
 use clap::Parser;
 use error::CliError;
+use log::Writing;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -47,7 +49,9 @@ fn main() -> ExitCode {
         Ok(arguments) => Cli::parse_from(arguments),
         Err(error) => return fail(&error),
     };
-    match run(cli) {
+    let ended = run(cli);
+    log::finish();
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
@@ -65,7 +69,12 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Command::Mount(arguments) if arguments.daemon => DAEMON_LOG,
         _ => "warn",
     };
-    log::start(&cli.log, default_filter)?;
+    let writing = match &cli.command {
+        Command::Serve(_) => Writing::Aside,
+        Command::Mount(arguments) if arguments.foreground => Writing::Aside,
+        _ => Writing::AtOnce,
+    };
+    log::start(&cli.log, default_filter, writing)?;
     match cli.command {
         Command::Serve(arguments) => commands::serve::run(arguments),
         Command::Mount(arguments) => commands::mount::run(arguments, &cli.log),

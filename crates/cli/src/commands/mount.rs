@@ -6,6 +6,7 @@ use crate::commands::{EndRequests, guard, recover, runtime, takeover, this_progr
 use crate::control::{self, Answers, ControlServer, ControlSocket};
 use crate::ending::{Ending, all_told};
 use crate::error::CliError;
+use crate::log;
 use crate::options::{MountAction, MountOptions};
 use crate::plan::Plan;
 use crate::progress::Waiting;
@@ -246,6 +247,8 @@ pub(crate) async fn attend(
         ending: listeners,
         claims,
     };
+    // Who hears that it is there may look at its log.
+    log::finish();
     let control = ControlServer::start(control, answers);
     match is_daemon {
         true => say_ready(),
@@ -262,6 +265,7 @@ pub(crate) async fn attend(
                 if claimant.hand_over(&mount, &plan).await == Handed::Over {
                     drop(control);
                     tracing::info!(dir = %plan.dir.display(), "another process serves the mount");
+                    log::finish();
                     // Nothing that is left here is to be cleaned up.
                     std::process::exit(0);
                 }

@@ -1,0 +1,36 @@
+//! `soda serve` where what it stands on is not as it should be: a log that nobody reads.
+
+// The helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+use soda_system_tests::cell::{PATIENCE, free_port};
+use soda_system_tests::wait;
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+
+const SODA: &str = env!("CARGO_BIN_EXE_soda");
+
+/// `soda serve 2>&1 | less`, left alone; or a log on a disk that stalls.
+#[test]
+fn a_log_that_takes_nothing_stops_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut server = Command::new(SODA);
+    server.args(["--log", "soda_server=trace", "serve", "--listen", &address, "--data"]).arg(dir.path());
+    let mut server = server.stderr(Stdio::piped()).spawn().unwrap();
+    wait::in_time(PATIENCE, "the server listens", || TcpStream::connect(&address).is_ok());
+    // Each is worth a line or two, and a pipe takes 64 KiB.
+    let peer = address.parse().unwrap();
+    for _ in 0..1000 {
+        let mut stream = TcpStream::connect_timeout(&peer, PATIENCE).expect(wait::TIMED_OUT);
+        // It may be closed by then.
+        let _ = stream.write_all(&[0xff; 64]);
+    }
+    let mut status = Command::new(SODA);
+    status.args(["status", "--server", &address]).env("SODA_RUNTIME_DIR", dir.path().join("run"));
+    let answer = wait::run(&mut status, PATIENCE);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    answer.expect_success("the server does not answer");
+}
