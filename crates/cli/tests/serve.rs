@@ -1,4 +1,4 @@
-//! `soda serve` where what it stands on is not as it should be: a log that nobody reads.
+//! `soda serve` where what it stands on is not as it should be: a log that nobody reads, a port that is taken.
 
 // The helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
@@ -6,7 +6,7 @@
 use soda_system_tests::cell::{PATIENCE, free_port};
 use soda_system_tests::wait;
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
 const SODA: &str = env!("CARGO_BIN_EXE_soda");
@@ -33,4 +33,19 @@ fn a_log_that_takes_nothing_stops_nobody() {
     server.kill().unwrap();
     server.wait().unwrap();
     answer.expect_success("the server does not answer");
+}
+
+#[test]
+fn a_port_that_is_taken_is_all_that_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let data = dir.path().join("data");
+    let mut server = Command::new(SODA);
+    server.args(["serve", "--listen", &address, "--data"]).arg(&data);
+    let output = wait::run(&mut server, PATIENCE).output("it does not give up");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot listen on") && said.contains(&address), "{said}");
+    assert!(!said.contains("recovered") && !data.exists(), "{said}");
 }

@@ -36,8 +36,9 @@
 //!   everything.
 //!
 //! # What nothing here does
-//! Nothing waits for the network or the store while it holds the core's lock. No operation touches the volume without having been
-//! admitted. Nothing but `clock` reads a clock that leases depend on.
+//! Nothing waits for the network or the store while it holds the core's lock. (It logs there, so who collects the log must not
+//! wait either: the program `soda` has a thread that writes it.) No operation touches the volume without having been admitted.
+//! Nothing but `clock` reads a clock that leases depend on.
 
 mod accept;
 mod admin;
@@ -84,6 +85,6 @@ pub use random::random;
 pub use records::RecordError;
 pub use restore::Stores;
 pub use rounds::BootId;
-pub use server::{RunningServer, Server};
+pub use server::{ListeningServer, RunningServer, Server};
 pub use session::check::{DamagedRecord, check_records};
 pub use soda_lease::table::{BackOff, DeepLeases, ObjectTerm, WriteLeases};

@@ -38,6 +38,13 @@ const LETTING_GO: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Server;
 
+/// A server that has its ports. Who connects waits until it is opened.
+#[derive(Debug)]
+pub struct ListeningServer {
+    config: ServerConfig,
+    doors: Doors,
+}
+
 /// A server that serves until it is shut down or dropped. Both wait for the end; only a shutdown tells clients and makes
 /// everything durable.
 #[derive(Debug)]
@@ -54,14 +61,17 @@ impl Server {
     /// # Errors
     /// [`StartError`], with a text for the administrator.
     pub fn start(config: ServerConfig) -> Result<RunningServer, StartError> {
+        Server::listen(config)?.open()
+    }
+
+    /// The first half of [`Server::start`]: takes the ports. Where somebody else listens nothing has been made or recovered.
+    ///
+    /// # Errors
+    /// [`StartError`]: they are not to be had, also not a second later.
+    pub fn listen(config: ServerConfig) -> Result<ListeningServer, StartError> {
         refuse_exposure(&config)?;
-        // First: where somebody else listens nothing has been made or recovered.
         let doors = Doors::open(&config)?;
-        let starting = Starting::logged("opening the data directory").map_err(StartError::Threads)?;
-        let directory = open_directory(&config)?;
-        let path = directory.path().to_owned();
-        let stores = Stores { meta: directory.meta, data: directory.data, path };
-        Server::go_on_starting(stores, config, doors, starting)
+        Ok(ListeningServer { config, doors })
     }
 
     /// Serves what is in stores that are open already; `config.data_dir` is not looked at.
@@ -164,6 +174,21 @@ impl Server {
         tracing::info!(%local_addr, data_dir = %shared.data_dir.display(), starts = run.record.starts,
             sessions = shared.core().sessions.len(), ?took, "serving");
         Ok(RunningServer { shared, runtime: Some(runtime), upkeep, metrics_addr })
+    }
+}
+
+impl ListeningServer {
+    /// Opens the data directory and serves.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn open(self) -> Result<RunningServer, StartError> {
+        let ListeningServer { config, doors } = self;
+        let starting = Starting::logged("opening the data directory").map_err(StartError::Threads)?;
+        let directory = open_directory(&config)?;
+        let path = directory.path().to_owned();
+        let stores = Stores { meta: directory.meta, data: directory.data, path };
+        Server::go_on_starting(stores, config, doors, starting)
     }
 }
 

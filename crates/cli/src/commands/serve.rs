@@ -3,6 +3,7 @@
 use crate::args::{ServeArgs, SwitchArg, WriteLeasesArg};
 use crate::commands::{EndRequests, runtime};
 use crate::error::CliError;
+use crate::log;
 use crate::progress::Waiting;
 use crate::units::{FirstBackOff, parse_object_term};
 use soda_server::{
@@ -24,14 +25,18 @@ pub(crate) fn run(arguments: ServeArgs) -> Result<(), CliError> {
 async fn serve(config: ServerConfig) -> Result<(), CliError> {
     // Before clients can reach it: who does may ask it to end at once.
     let mut requests = EndRequests::listen()?;
-    let opening =
-        Waiting::new(format!("{} to open: what the last run left is recovered", config.data_dir.display()));
-    let starting = tokio::task::spawn_blocking(move || Server::start(config));
+    let starting = tokio::task::spawn_blocking(move || {
+        let what = format!("the port {} to be let go of", config.listen.port());
+        let listening = with_words(what, || Server::listen(config.clone()))?;
+        let what = format!("{} to open: what the last run left is recovered", config.data_dir.display());
+        with_words(what, || listening.open())
+    });
     let server = tokio::select! {
         started = starting => started.map_err(|error| CliError::Failed(error.to_string()))??,
         _ = requests.next() => return Ok(()),
     };
-    drop(opening);
+    // In the order in which it was said.
+    log::finish();
     eprintln!("soda: serving {} on {}", server.data_dir().display(), server.local_addr());
     if let Some(address) = server.metrics_addr() {
         eprintln!("soda: metrics on http://{address}/metrics");
@@ -40,6 +45,12 @@ async fn serve(config: ServerConfig) -> Result<(), CliError> {
     tracing::info!("stopping");
     server.shutdown().await;
     Ok(())
+}
+
+/// Says what is waited for if it takes long.
+fn with_words<T>(what: String, wait: impl FnOnce() -> T) -> T {
+    let _waiting = Waiting::new(what);
+    wait()
 }
 
 fn config(arguments: ServeArgs) -> Result<ServerConfig, CliError> {
