@@ -16,6 +16,7 @@ mod log;
 mod log_file;
 mod log_queue;
 mod options;
+mod panics;
 mod plan;
 mod progress;
 mod remount;
@@ -75,6 +76,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
         _ => Writing::AtOnce,
     };
     log::start(&cli.log, default_filter, writing)?;
+    panics::end_the_process();
     match cli.command {
         Command::Serve(arguments) => commands::serve::run(arguments),
         Command::Mount(arguments) => commands::mount::run(arguments, &cli.log),

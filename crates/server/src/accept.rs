@@ -101,9 +101,7 @@ async fn serve_connection(
             let error = connection.serve(unsent_max, &link.backlog, long, handle).await;
             drop(queue);
             // What it is at may leave something behind that is to be forgotten with the connection.
-            if worker.await.is_err() {
-                tracing::error!(session = %link.session.id, "a connection's worker had panicked");
-            }
+            let _ = worker.await;
             served.ended();
             error
         }

@@ -15,11 +15,10 @@ use crate::restore::{Stores, begin_run, open_volume, restore};
 use crate::shared::Shared;
 use crate::space::{Full, Space};
 use crate::starting::Starting;
-use crate::sync::{GroupSync, or_stop};
+use crate::sync::GroupSync;
 use crate::upkeep;
 use soda_protocol::Push;
 use soda_storage::{DataDirectory, StoreOptions};
-use soda_volume::Volume;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -106,12 +105,13 @@ impl Server {
         starting.step("starting threads");
         let metrics = Arc::new(Metrics::default());
         let (durability, data) = (run.durability.clone(), stores.data.clone());
-        let all = or_stop(volume.clone(), move |volume| durability.sync(volume, &*data));
+        let [all, data_only] = [volume.clone(), volume.clone()];
+        let all = move || durability.sync(&all, &*data);
         let rounds = metrics.clone();
         let tell = move |waiters, took| rounds.group_synced(waiters, took);
         let sync = GroupSync::start("soda-sync", config.sync_interval, tell, all);
         let sync = sync.map_err(StartError::Threads)?;
-        let data_only = or_stop(volume.clone(), Volume::sync_data);
+        let data_only = move || data_only.sync_data();
         let data_sync = GroupSync::start("soda-sync-data", config.sync_interval, |_, _| {}, data_only);
         let data_sync = data_sync.map_err(StartError::Threads)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -248,9 +248,8 @@ impl RunningServer {
         }
         for thread in self.upkeep.drain(..) {
             thread.thread().unpark();
-            if thread.join().is_err() {
-                tracing::error!("an upkeep thread had panicked");
-            }
+            // An error: it panicked, which ends the process.
+            let _ = thread.join();
         }
         self.shared.bring_up_to_date();
         self.shared.sync.stop();

@@ -2,10 +2,8 @@
 //!
 //! A server has two of these: one for the journal with all data before it, one for data only, which digests wait for.
 
-use soda_types::{Errno, FsError, FsResult};
-use soda_volume::Volume;
+use soda_types::FsResult;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -66,10 +64,9 @@ impl GroupSync {
     pub(crate) fn stop(&self) {
         lock(&self.state.0).stop = true;
         self.state.1.notify_one();
-        if let Some(thread) = lock(&self.thread).take()
-            && thread.join().is_err()
-        {
-            tracing::error!("a sync thread had panicked");
+        if let Some(thread) = lock(&self.thread).take() {
+            // An error: it panicked, which ends the process.
+            let _ = thread.join();
         }
         let left = std::mem::take(&mut lock(&self.state.0).waiters);
         drop(left);
@@ -124,25 +121,6 @@ fn run(
     }
 }
 
-/// Has a sync that panics stop the volume, as one that fails does: what is on the medium is not known. Whoever waits, then or
-/// later, is told; nobody waits for a thread that is no more.
-pub(crate) fn or_stop(
-    volume: Arc<Volume>,
-    sync: impl Fn(&Volume) -> FsResult<()>,
-) -> impl Fn() -> FsResult<()> {
-    move || {
-        let synced = catch_unwind(AssertUnwindSafe(|| sync(&volume)));
-        synced.unwrap_or_else(|_| {
-            let cause = "a sync panicked";
-            tracing::error!(
-                "{cause}: this is a mistake of Soda's. No changes are taken until the server is restarted"
-            );
-            volume.stop(cause);
-            Err(FsError::new(Errno::Io, cause))
-        })
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -160,9 +138,6 @@ impl fmt::Debug for GroupSync {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use soda_storage::{MemoryData, MemoryMeta};
-    use soda_types::{Creds, Name, Timestamp};
-    use soda_volume::{NewKind, NewNode, VolumeConfig};
     use std::sync::mpsc::{self, Receiver, Sender};
 
     /// One whose rounds say that they have begun, and end when they are let.
@@ -246,26 +221,5 @@ mod tests {
         assert_eq!(Arc::strong_count(&held), 1);
         ask();
         assert_eq!(Arc::strong_count(&held), 1);
-    }
-
-    #[test]
-    fn a_sync_that_panics_is_told_to_all_who_wait_and_stops_the_volume() {
-        let (meta, data) = (Arc::<MemoryMeta>::default(), Arc::<MemoryData>::default());
-        let volume = Arc::new(Volume::open(meta, data, VolumeConfig::default()).unwrap());
-        let panics = or_stop(volume.clone(), |_| panic!("of the test"));
-        let sync = GroupSync::start("test", Duration::from_secs(3600), |_, _| {}, panics).unwrap();
-        let (done, answers) = mpsc::channel();
-        for _ in 0..2 {
-            let done = done.clone();
-            sync.request(move |result| done.send(result).unwrap());
-            let answer = answers.recv_timeout(Duration::from_secs(60)).expect("an answer");
-            assert_eq!(answer.unwrap_err().errno, Errno::Io);
-        }
-        assert!(volume.stopped().is_some());
-        assert_eq!(volume.sync().unwrap_err().errno, Errno::Io);
-        let mut txn = volume.begin(Timestamp::default());
-        let node = NewNode { kind: NewKind::File, perm: 0o600, umask: 0, creds: Creds::default() };
-        txn.create(volume.root(), &Name::try_from("f").unwrap(), node).unwrap();
-        assert_eq!(txn.commit().unwrap_err().errno, Errno::Io);
     }
 }

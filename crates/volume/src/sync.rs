@@ -11,14 +11,12 @@ impl Volume {
     /// Makes everything that was committed before the call durable, and ends the redo records that are there then. Callers at the
     /// same time share the work.
     pub fn sync(&self) -> FsResult<()> {
-        self.check_stopped()?;
         self.group_sync.run(|| self.releases.at_sync(|| self.sync_stores()))
     }
 
     /// As [`Volume::sync`], for who waits: where all data that the medium may lack is in the journal, too, the journal is enough,
     /// and redo records stay ([`Volume::sync_data`]).
     pub fn sync_soon(&self) -> FsResult<()> {
-        self.check_stopped()?;
         self.journal_sync.run(|| {
             self.releases.at_sync(|| {
                 {
@@ -39,7 +37,6 @@ impl Volume {
 
     /// Makes all chunks durable that were stored before, and ends redo records of them: with the journal's next sync.
     pub fn sync_data(&self) -> FsResult<()> {
-        self.check_stopped()?;
         let redo = self.redo.take();
         if let Err(error) = self.data.sync() {
             self.redo.committed(redo);

@@ -199,7 +199,6 @@ impl Txn<'_> {
         if batch.is_empty() {
             return Ok(());
         }
-        self.volume.check_stopped()?;
         crash::point("volume.commit.before");
         // Before the counters are locked: who has no chunks that only a sync makes durable does not wait for one.
         let volume = self.volume;

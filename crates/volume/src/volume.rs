@@ -15,14 +15,14 @@ use crate::versions;
 use crate::view::{Placed, View, damaged};
 use crate::xattr_sizes::XattrSizes;
 use bytes::Bytes;
-use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Origin, Space, StorageError, Table, Visit, crash};
+use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Origin, Space, Table, Visit, crash};
 use soda_types::semantics::Moment;
 use soda_types::{
     Attr, Errno, Fid, FileKind, FsError, FsResult, FsStats, Ino, Name, Timestamp, Version, VolumeId,
 };
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Name of the volume that a fresh data directory has.
 pub const MAIN_VOLUME: &str = "main";
@@ -129,8 +129,6 @@ pub struct Volume {
     /// Chunks were stored since the last sync of data that only the next one sees to. Set before what refers to one is
     /// committed, or the round of that is known.
     pub(crate) owes_data: AtomicBool,
-    /// Why it takes no changes any more, apart from its stores.
-    stop: OnceLock<&'static str>,
 }
 
 /// Inode numbers that are reserved but not used.
@@ -211,7 +209,6 @@ impl Volume {
             group_sync: GroupSync::default(),
             journal_sync: GroupSync::default(),
             owes_data: AtomicBool::new(false),
-            stop: OnceLock::new(),
             name: superblock.name,
             meta,
             data,
@@ -277,20 +274,7 @@ impl Volume {
 
     /// Why no changes are taken any more, until the stores are opened anew.
     pub fn stopped(&self) -> Option<String> {
-        let stop = self.stop.get().map(|cause| (*cause).to_owned());
-        stop.or_else(|| self.meta.stopped()).or_else(|| self.data.stopped())
-    }
-
-    /// Takes no changes any more, nor says of any that it is durable: it is not known what is on the medium.
-    pub fn stop(&self, cause: &'static str) {
-        self.stop.get_or_init(|| cause);
-    }
-
-    pub(crate) fn check_stopped(&self) -> FsResult<()> {
-        match self.stop.get() {
-            Some(cause) => Err(StorageError::Stopped((*cause).to_owned()).into()),
-            None => Ok(()),
-        }
+        self.meta.stopped().or_else(|| self.data.stopped())
     }
 
     /// Space and inodes. The number of inodes is only bounded by space, so the free ones are an estimate.

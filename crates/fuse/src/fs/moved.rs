@@ -140,7 +140,7 @@ impl Inner {
         let shown = self.start_to_show(found);
         async move {
             if let Some(shown) = shown {
-                // An error: it panicked, and is not shown.
+                // An error: the runtime ends.
                 let _ = shown.await;
             }
         }

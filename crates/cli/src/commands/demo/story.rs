@@ -104,7 +104,7 @@ fn a_client_freezes(cell: &mut Cell, a: &Path, b: &Path) -> Result<(), CliError>
         std::thread::scope(|scope| {
             let explained = scope.spawn(|| explanation(&spec));
             overwrite(&on_a, "NEWER")?;
-            explained.join().map_err(|_| io::Error::other("a thread panicked"))?
+            explained.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     });
     machines[1].thaw()?;
@@ -173,6 +173,6 @@ fn append_together(a: &Path, b: &Path) -> io::Result<()> {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| append(b, "B"));
         append(a, "A")?;
-        other.join().map_err(|_| io::Error::other("a thread panicked"))?
+        other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }

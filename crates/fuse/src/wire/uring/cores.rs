@@ -38,7 +38,7 @@ fn first_forbidden(cores: Vec<RangeInclusive<u16>>) -> io::Result<Option<u16>> {
     // In a thread of its own, which is moved about. What this one may use at the moment need not be all that it might.
     let look = move || cores.into_iter().flatten().find(|core| run_on(*core).is_err());
     let looking = thread::Builder::new().name("fuse-cores".into()).spawn(look)?;
-    looking.join().map_err(|_| io::Error::other("a thread that looked at the cores has panicked"))
+    Ok(looking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
 fn listed(file: &str) -> io::Result<Option<Vec<RangeInclusive<u16>>>> {
