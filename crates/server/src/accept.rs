@@ -1,6 +1,7 @@
 //! New connections: the limit, the hello, and who serves them from then on.
 
 use crate::admin;
+use crate::clock;
 use crate::hello::{self, Accepted, Room};
 use crate::link::Lane;
 use crate::net::{Connection, ReadError};
@@ -51,7 +52,9 @@ fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
             ReadError::Io(error) => tracing::debug!(%peer, %error, "connection lost"),
             ReadError::Frame(_) | ReadError::TooLong(_) => {
                 shared.metrics.bad_frames.add(1);
-                tracing::warn!(%peer, %error, "connection ended: these are no frames of ours");
+                if shared.troubles.bad_frames.may_say(clock::monotonic()) {
+                    tracing::warn!(%peer, %error, "connection ended: these are no frames of ours");
+                }
             }
         }
         outbox.close();
@@ -110,7 +113,9 @@ async fn serve_connection(
             admin::serve(shared.clone(), connection).await
         }
         Err(failure) => {
-            tracing::info!(%peer, %failure, "connection refused");
+            if shared.troubles.refused.may_say(clock::monotonic()) {
+                tracing::info!(%peer, %failure, "connection refused");
+            }
             shared.metrics.connections_refused.add(1);
             outbox.push(respond::reply(tag, &respond::encode(&Err(failure)), Leases::NONE, Bytes::new()));
             outbox.flush();

@@ -20,8 +20,8 @@
 //! Who is named in a later point uses who is named in an earlier one, never the other way round.
 //!
 //! * Tools: `clock`, `random`, `rounds` (which start of the server, which round of syncs), `config`, `starting`, `memory`,
-//!   `metrics`, `net` (sockets, and the memory of what came on them), `respond` (how a reply is encoded), `places`, `sync` (group
-//!   commit).
+//!   `metrics`, `troubles` (what is logged seldom), `net` (sockets, and the memory of what came on them), `respond` (how a reply
+//!   is encoded), `places`, `sync` (group commit).
 //! * Stored: `numbers` (inode numbers that sessions may give), `records` (what is in the store beside the volume), `durability`
 //!   (which changes are known to be on the medium).
 //! * State: `session` (slots, open files), `space` (reserved), `link` (a connection with what arrived on it), `put_off` (calls
@@ -75,6 +75,7 @@ mod shared;
 mod space;
 mod starting;
 mod sync;
+mod troubles;
 mod upkeep;
 mod worker;
 

@@ -16,6 +16,7 @@ use crate::shared::Shared;
 use crate::space::{Full, Space};
 use crate::starting::Starting;
 use crate::sync::GroupSync;
+use crate::troubles::Troubles;
 use crate::upkeep;
 use soda_protocol::Push;
 use soda_storage::{DataDirectory, StoreOptions};
@@ -125,6 +126,7 @@ impl Server {
             local_addr,
             volume,
             metrics,
+            troubles: Troubles::default(),
             sync,
             data_sync,
             durability: run.durability.clone(),

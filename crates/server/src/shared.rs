@@ -9,6 +9,7 @@ use crate::net::Intake;
 use crate::places::Places;
 use crate::space::Space;
 use crate::sync::GroupSync;
+use crate::troubles::Troubles;
 use soda_storage::DataStore;
 use soda_types::{Monotonic, Timestamp};
 use soda_volume::Volume;
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) local_addr: SocketAddr,
     pub(crate) volume: Arc<Volume>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) troubles: Troubles,
     pub(crate) sync: GroupSync,
     /// Of data only.
     pub(crate) data_sync: GroupSync,

@@ -62,6 +62,9 @@ pub(crate) async fn run_timer(shared: Arc<Shared>) {
             shared.timer.arm(wake);
             wake
         };
+        for (what, more) in shared.troubles.left_out(clock::monotonic()) {
+            tracing::warn!(more, "{what}, of which the log does not say each");
+        }
         // tokio's clock stops in suspend, so a wait ends late after one, by `LOOK` at most.
         tokio::select! {
             () = tokio::time::sleep(wake.since(clock::monotonic()).max(SHORTEST)) => {}

@@ -17,6 +17,7 @@ mod plan;
 mod read;
 mod reserve;
 
+use crate::clock;
 use crate::core::Verdict;
 use crate::guard::{Admission, CoreGuard};
 use crate::link::{Incoming, Link};
@@ -367,19 +368,23 @@ fn leave_to_holder(core: &mut CoreGuard<'_>, session: SessionId, plan: &mut Plan
     }
 }
 
-/// Errors that are the server's trouble, not the caller's, belong in its log.
+/// Errors that are the server's trouble, not the caller's, belong in its log; what the caller brought does not.
 fn log_trouble(shared: &Shared, incoming: &Incoming, result: &Result<Answer, Failure>) {
-    if let Err(Failure::Fs(error)) = result {
-        let (session, op) = (incoming.session(), incoming.kind.name());
-        match error.errno {
-            Errno::Io => {
-                tracing::error!(%session, op, call = ?incoming.request.call, %error, "an operation failed")
+    let Err(Failure::Fs(error)) = result else { return };
+    let (session, op) = (incoming.session(), incoming.kind.name());
+    match error.errno {
+        Errno::Io => {
+            if shared.troubles.failed.may_say(clock::monotonic()) {
+                let of = plan::named_by(&incoming.request.call);
+                tracing::error!(%session, op, ?of, %error, "an operation failed");
             }
-            Errno::NoSpace => {
-                tracing::warn!(%session, op, %error, "no space");
-                shared.janitor.want_space();
-            }
-            _ => tracing::trace!(%session, op, %error, "failed"),
         }
+        Errno::NoSpace => {
+            if shared.troubles.no_space.may_say(clock::monotonic()) {
+                tracing::warn!(%session, op, %error, "no space");
+            }
+            shared.janitor.want_space();
+        }
+        _ => tracing::trace!(%session, op, %error, "failed"),
     }
 }

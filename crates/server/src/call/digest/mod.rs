@@ -446,7 +446,9 @@ impl Telling {
 
 /// A client that keeps the rules is never told of a failure: what it did it has done.
 fn log_trouble(shared: &Shared, incoming: &Incoming, lsn: Lsn, error: &FsError) {
-    tracing::error!(session = %incoming.session(), %lsn, %error, "a digest cannot be applied");
+    if shared.troubles.digests.may_say(clock::monotonic()) {
+        tracing::error!(session = %incoming.session(), %lsn, %error, "a digest cannot be applied");
+    }
     if error.errno == Errno::NoSpace {
         shared.janitor.want_space();
     }
