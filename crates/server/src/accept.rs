@@ -43,7 +43,7 @@ fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let shared = shared.clone();
     shared.metrics.connections.add(1);
     tokio::spawn(async move {
-        let connection = Connection::new(shared.new_connection(), stream, HELLO_MAX);
+        let connection = Connection::new(shared.new_connection(), stream, HELLO_MAX, &shared.buffers);
         let outbox = connection.outbox().clone();
         let room = if number < shared.config.limits.connections { Room::Free } else { Room::Full };
         let error = serve_connection(&shared, connection, peer, room).await;

@@ -80,6 +80,9 @@ pub struct CacheSizes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     pub connections: usize,
+    /// Sessions, also of clients that are away. At the limit that one makes room which has been away for the longest, if its
+    /// lease has run out.
+    pub sessions: usize,
     /// Changing operations in flight for one session.
     pub slots: u16,
     /// Requests of one connection that wait for something; more are answered `Busy`.
@@ -88,6 +91,9 @@ pub struct Limits {
     /// what is long is taken. As much as the cache of file data has, and many times what a disk in good order leaves waiting:
     /// a hundred clients beside it have one digest of a MiB there each.
     pub request_bytes: u64,
+    /// Bytes that were read and wait to be looked at, or wait for peers that do not read, of all connections together. Beyond,
+    /// each may have 64 KiB of both.
+    pub buffer_bytes: u64,
     /// Bytes queued for a peer that does not read; no more of its requests are read above it.
     pub unsent_bytes: usize,
     /// Time for a new connection to say hello.
@@ -134,9 +140,11 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections: 8192,
+            sessions: 16_384,
             slots: 64,
             waiting_per_connection: 4096,
             request_bytes: 256 << 20,
+            buffer_bytes: 512 << 20,
             unsent_bytes: 16 << 20,
             hello: Duration::from_secs(10),
         }

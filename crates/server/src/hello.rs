@@ -15,7 +15,7 @@ use soda_protocol::{
     PROTOCOL_VERSION_MIN, Request, Role, SessionKey, SessionWelcome, Standing as WireStanding, Welcome,
 };
 use soda_storage::crash;
-use soda_types::{ClientId, ObjectTerm, Scope};
+use soda_types::{ClientId, ObjectTerm, Scope, SessionId};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -208,6 +208,7 @@ impl Shared {
         tag: u64,
         hello: &ControlHello,
     ) -> Result<Arc<Session>, Failure> {
+        self.make_room_for_a_session()?;
         let cannot = |cause: String| Failure::Refused(format!("the session could not be stored: {cause}"));
         let record = SessionRecord {
             client: hello.client,
@@ -237,6 +238,32 @@ impl Shared {
         Ok(session)
     }
 
+    /// # Errors
+    /// All sessions that there may be are in use.
+    fn make_room_for_a_session(&self) -> Result<(), Failure> {
+        let most = self.config.limits.sessions;
+        let mut core = self.core();
+        let now = core.now;
+        if core.sessions.len() < most {
+            return Ok(());
+        }
+        // In a grace period nobody has been away for long.
+        let is_away = |id: &SessionId| core.grace_left().is_none() && core.table.is_expired(now, *id);
+        let away = core.sessions.iter().filter(|(id, _)| is_away(id));
+        let away = away.filter_map(|(id, entry)| Some((entry.silent_since?, *id))).min();
+        let Some((since, session)) = away else {
+            return Err(Failure::Refused(format!(
+                "the server has its maximum of {most} sessions, and all of them are in use; unmount somewhere"
+            )));
+        };
+        tracing::warn!(%session, away_for = ?now.since(since), most,
+            "session forgotten: its client is away, and there may be no more sessions");
+        core.table.close_session(now, session);
+        core.end_session(session);
+        core.settle();
+        Ok(())
+    }
+
     fn link(&self, session: Arc<Session>, connection: &Connection, lane: Lane) -> Arc<Link> {
         let outbox = connection.outbox().clone();
         let share = Share::new(&self.intake, &session.account);
@@ -250,7 +277,7 @@ impl Shared {
             lane,
             waiting: AtomicUsize::new(0),
             waiting_max: self.config.limits.waiting_per_connection,
-            backlog: Backlog::default(),
+            backlog: Backlog::new(&self.buffers),
             metrics: self.metrics.clone(),
         })
     }

@@ -6,7 +6,7 @@ use crate::clock;
 use crate::config::{Exposure, ServerConfig};
 use crate::error::StartError;
 use crate::metrics::{self, Metrics};
-use crate::net::Intake;
+use crate::net::{Budget, Intake};
 use crate::places::Places;
 use crate::put_off::PutOff;
 use crate::random::random;
@@ -134,6 +134,7 @@ impl Server {
             space,
             to_journal: AtomicU64::new(0),
             intake: Arc::new(Intake::new(config.limits.request_bytes)),
+            buffers: Arc::new(Budget::new(config.limits.buffer_bytes)),
             janitor: Janitor::default(),
             timer: Timer::default(),
             places: Places::new(config.threads),

@@ -5,7 +5,7 @@ use crate::config::ServerConfig;
 use crate::core::Core;
 use crate::durability::Durability;
 use crate::metrics::Metrics;
-use crate::net::Intake;
+use crate::net::{Budget, Intake};
 use crate::places::Places;
 use crate::space::Space;
 use crate::sync::GroupSync;
@@ -39,6 +39,7 @@ pub(crate) struct Shared {
     /// Bytes of digests on their way into the journal.
     pub(crate) to_journal: AtomicU64,
     pub(crate) intake: Arc<Intake>,
+    pub(crate) buffers: Arc<Budget>,
     pub(crate) janitor: Janitor,
     pub(crate) timer: Timer,
     pub(crate) places: Places,

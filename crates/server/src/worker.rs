@@ -33,6 +33,10 @@ impl Served {
                     self.carry_out(what);
                 }
                 self.link.backlog.done(bytes, &self.link.outbox);
+                if !self.link.outbox.has_room(self.shared.config.limits.unsent_bytes) {
+                    // Not all answers of a turn, whatever there is room for.
+                    self.link.outbox.flush_now();
+                }
             }
         }
     }

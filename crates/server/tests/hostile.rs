@@ -3,7 +3,8 @@
 use crate::common::*;
 use bytes::{Bytes, BytesMut};
 use soda_protocol::{
-    Answer, Call, Failure, Frame, FrameKind, HEADER_LEN, Note, Push, Reply, Request, Role, WriteAt,
+    AdminAnswer, AdminCall, Answer, Call, Failure, Frame, FrameKind, HEADER_LEN, Note, Push, Reply, Request,
+    Role, WriteAt,
 };
 use soda_server::{RunningServer, Server};
 use soda_types::{Errno, FileKind, InUse};
@@ -264,4 +265,50 @@ async fn a_peer_that_asks_and_does_not_read_is_not_served_on() {
         let frame = tokio::time::timeout(PATIENCE, read_frame(&mut stream)).await.expect(TIMED_OUT).unwrap();
         assert_eq!(frame.payload.len(), 1 << 20);
     }
+}
+
+/// Each may have more than all together.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_peers_that_do_not_read_have_bounded_memory_together() {
+    const MIB: usize = 1 << 20;
+    const LIMIT: usize = 8 * MIB;
+    const PEERS: usize = 6;
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config.limits.buffer_bytes = LIMIT as u64;
+    let server = Server::start(config).unwrap();
+    let client = Client::connect(&server).await;
+    let file = client.create(client.root, "file").await.unwrap().fid;
+    client.write(file, WriteAt::Offset(0), &vec![1; MIB]).await.unwrap();
+    let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
+    let held = async || {
+        let reply = tools.call(None, Call::Admin(AdminCall::Stats), Bytes::new()).await.unwrap().0;
+        let Ok(Answer::Admin(AdminAnswer::Stats(stats))) = reply.result else { panic!("{reply:?}") };
+        stats.iter().find(|(name, _)| name == "connection_bytes").map(|(_, bytes)| *bytes as usize).unwrap()
+    };
+    let read = Request { op: None, call: Call::Read { fid: file, offset: 0, len: MIB as u32 } };
+    let request = encode(&Frame::new(FrameKind::Request, 5, &read, Bytes::new()).unwrap());
+    let mut peers = Vec::new();
+    for _ in 0..PEERS {
+        let (mut stream, _) = session_stream(&server, &client).await;
+        // What is in the kernel does not count.
+        for _ in 0..48 {
+            // It may be given up by then.
+            let _ = stream.write_all(&request).await;
+        }
+        peers.push(stream);
+    }
+    let mut most = 0;
+    until("the buffers are full", async || {
+        most = most.max(held().await);
+        most >= LIMIT / 2
+    })
+    .await;
+    for _ in 0..200 {
+        most = most.max(held().await);
+        assert_eq!(client.read(file, 0, MIB as u32).await.unwrap().len(), MIB, "others are served");
+    }
+    assert!(most <= LIMIT + PEERS * MIB, "{most} bytes");
+    drop(peers);
+    until("all is given back", async || held().await < MIB).await;
 }

@@ -7,6 +7,7 @@ use soda_protocol::{
 };
 use soda_server::{Server, ServerConfig};
 use soda_types::{Epoch, Errno, FileKind, Grant, InUse, Mode, RecallAck, Scope, SessionId, Version};
+use std::cell::RefCell;
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -351,4 +352,41 @@ async fn who_stays_away_for_longer_than_courtesy_is_forgotten_and_who_is_there_i
 
 async fn sessions(server: &soda_server::RunningServer) -> Vec<SessionId> {
     status(server).await.sessions.iter().map(|session| session.session).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_beyond_the_limit_are_refused_until_one_is_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path()).with_term(Duration::from_secs(3));
+    config.limits.sessions = 3;
+    let server = Server::start(config).unwrap();
+    let address = server.local_addr();
+    let connect = || Client::connect_with(address, None, Recalls::Answer);
+    let here = [connect().await.unwrap(), connect().await.unwrap()];
+    let away = connect().await.unwrap();
+    let renew = async || {
+        for client in &here {
+            assert_eq!(client.ask(Call::Renew).await.result, Ok(Answer::Done));
+        }
+    };
+    assert_eq!(away.ask(Call::Renew).await.result, Ok(Answer::Done));
+    let refused = connect().await.err();
+    let says = |text: &String| text.contains("maximum of 3 sessions");
+    assert!(matches!(&refused, Some(Failure::Refused(text)) if says(text)), "{refused:?}");
+    let key = away.key();
+    drop(away);
+    let new = RefCell::new(None);
+    until("its lease has run out", async || {
+        renew().await;
+        let connected = connect().await.ok();
+        new.replace(connected);
+        new.borrow().is_some()
+    })
+    .await;
+    renew().await;
+    // It comes back as somebody new, if at all.
+    let back = Client::connect_with(address, Some(key), Recalls::Answer).await.err();
+    assert!(matches!(&back, Some(Failure::Refused(text)) if says(text)), "{back:?}");
+    new.into_inner().unwrap().ask(Call::Goodbye).await.result.unwrap();
+    assert_eq!(Client::resume(&server, key).await.session.standing, Standing::New);
 }

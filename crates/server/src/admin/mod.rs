@@ -32,9 +32,10 @@ const BUSIEST_MAX: u32 = 1000;
 pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) -> ReadError {
     let outbox = connection.outbox().clone();
     let unsent_max = shared.config.limits.unsent_bytes;
+    let backlog = Backlog::new(&shared.buffers);
     // Questions are answered one by one as they are read.
     let answer = move |frame, _| handle(&shared, &outbox, &frame);
-    connection.serve(unsent_max, &Backlog::default(), None, answer).await
+    connection.serve(unsent_max, &backlog, None, answer).await
 }
 
 fn handle(shared: &Arc<Shared>, outbox: &Arc<Outbox>, frame: &Frame) -> ControlFlow<()> {
@@ -155,6 +156,7 @@ impl Shared {
             ("sessions_connected", "Sessions with a control connection", connected as u64),
             ("reserved_bytes", "Bytes that sessions have reserved", self.space.total()),
             ("request_bytes", "Bytes of requests that have no answer yet", self.intake.held()),
+            ("connection_bytes", "Bytes in the buffers of all connections", self.buffers.held()),
             ("backlog_records", "Changes that clients have not told yet, as they said last", untold.records),
             ("backlog_bytes", "What those changes weigh, bytes", untold.bytes),
             ("backlog_oldest_ms", "How long the oldest of those changes has waited", millis(untold.age)),

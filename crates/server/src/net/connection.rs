@@ -1,7 +1,7 @@
 //! Reading frames of one peer. One task per connection: it reads, hands each frame on, and writes the answers of those that
 //! arrived together with one system call.
 
-use super::{Awaited, Backlog, Held, Outbox, SHORT, Share};
+use super::{Awaited, Backlog, Budget, Held, Outbox, SHORT, Share};
 use bytes::BytesMut;
 use soda_protocol::{Frame, FrameError, FrameHeader, FrameKind, HEADER_LEN};
 use std::io;
@@ -43,14 +43,14 @@ pub(crate) enum ReadError {
 }
 
 impl Connection {
-    pub(crate) fn new(id: u64, stream: TcpStream, max_frame: usize) -> Connection {
+    pub(crate) fn new(id: u64, stream: TcpStream, max_frame: usize, budget: &Arc<Budget>) -> Connection {
         let (read, write) = stream.into_split();
         Connection {
             stream: read,
             buffer: BytesMut::new(),
             header: None,
             held: None,
-            outbox: Arc::new(Outbox::new(id, write)),
+            outbox: Arc::new(Outbox::new(id, write, budget)),
             max_frame,
         }
     }
@@ -74,8 +74,9 @@ impl Connection {
     }
 
     /// Hands every frame to `handle` until the peer or the server ends the connection. Reads nothing more while over
-    /// `unsent_max` bytes wait for a peer that does not read, or too much of what was read waits to be done; and of a long
-    /// request only the header before `long` has room for it. Without `long` all is read.
+    /// `unsent_max` bytes wait for a peer that does not read, or too much of what was read waits to be done (less of both while
+    /// all connections together have much); and of a long request only the header before `long` has room for it. Without `long`
+    /// all is read.
     pub(crate) async fn serve(
         mut self,
         unsent_max: usize,
@@ -106,10 +107,10 @@ impl Connection {
                     continue;
                 }
                 // What was written or done meanwhile made room.
-                Ok(Turn::Full) if outbox.unsent() <= unsent_max && backlog.has_room() => continue,
+                Ok(Turn::Full) if outbox.has_room(unsent_max) && backlog.has_room() => continue,
                 Ok(Turn::Full | Turn::Idle) => {}
             }
-            let peer_reads = outbox.unsent() <= unsent_max;
+            let peer_reads = outbox.has_room(unsent_max);
             let may_read = peer_reads && backlog.has_room();
             if !peer_reads && !outbox.is_blocked() {
                 // Another thread is writing at this moment.
@@ -135,7 +136,7 @@ impl Connection {
         handle: &mut impl FnMut(Frame, Option<Held>) -> ControlFlow<()>,
     ) -> Result<Turn<'s>, ReadError> {
         for _ in 0..TURN {
-            if self.outbox.is_closed() || self.outbox.unsent() > unsent_max || !backlog.has_room() {
+            if self.outbox.is_closed() || !self.outbox.has_room(unsent_max) || !backlog.has_room() {
                 return Ok(Turn::Full);
             }
             let (frame, held) = match self.take_frame(long)? {

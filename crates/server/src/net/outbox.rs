@@ -4,13 +4,14 @@
 //! Writing happens outside of it: the thread that queued tries the socket at once (no hop to another task), and only
 //! what the socket does not take is left to the connection's task.
 
+use super::Budget;
 use bytes::{Bytes, BytesMut};
 use soda_protocol::Frame;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
@@ -47,6 +48,7 @@ pub(crate) struct Outbox {
     queue: Mutex<VecDeque<Frame>>,
     wire: Mutex<Wire>,
     unsent: AtomicUsize,
+    budget: Arc<Budget>,
     /// The socket is full: the connection's task waits for it, nobody else tries.
     blocked: AtomicBool,
     closed: AtomicBool,
@@ -61,13 +63,14 @@ struct Wire {
 }
 
 impl Outbox {
-    pub(crate) fn new(id: u64, stream: OwnedWriteHalf) -> Outbox {
+    pub(crate) fn new(id: u64, stream: OwnedWriteHalf, budget: &Arc<Budget>) -> Outbox {
         Outbox {
             id,
             stream,
             queue: Mutex::default(),
             wire: Mutex::default(),
             unsent: AtomicUsize::new(0),
+            budget: Arc::clone(budget),
             blocked: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             wake: Notify::new(),
@@ -84,8 +87,21 @@ impl Outbox {
             return;
         }
         let before = self.unsent.fetch_add(size(&frame), Ordering::Relaxed);
+        self.budget.take(size(&frame));
         if before > UNSENT_MAX {
             tracing::warn!(connection = self.id, "connection given up: its peer does not read");
+            self.close();
+            return;
+        }
+        if self.is_blocked() && self.budget.is_used_up() && !self.budget.allows(before, UNSENT_MAX) {
+            let all = self.budget.held();
+            tracing::warn!(
+                connection = self.id,
+                before,
+                all,
+                "connection given up: its peer does not read, and there is no \
+                memory left for what waits"
+            );
             self.close();
             return;
         }
@@ -93,8 +109,14 @@ impl Outbox {
     }
 
     /// Bytes queued and not taken by the socket.
-    pub(crate) fn unsent(&self) -> usize {
+    fn unsent(&self) -> usize {
         self.unsent.load(Ordering::Relaxed)
+    }
+
+    /// Whether more of the peer's requests are to be read, whose answers it would have to read: `most` bytes of them may wait for
+    /// it.
+    pub(crate) fn has_room(&self, most: usize) -> bool {
+        self.budget.allows(self.unsent(), most)
     }
 
     /// Until the result is dropped, *this thread* writes nothing: it is at work on requests that arrived together, and
@@ -112,7 +134,14 @@ impl Outbox {
 
     /// Writes as much as the socket takes without waiting. Any thread may call it, at any time.
     pub(crate) fn flush(&self) {
-        while CORKED.get() != Some(self.id) && !self.blocked.load(Ordering::Acquire) {
+        if CORKED.get() != Some(self.id) {
+            self.flush_now();
+        }
+    }
+
+    /// As [`Outbox::flush`], also from a thread that is to write later ([`Outbox::cork`]).
+    pub(crate) fn flush_now(&self) {
+        while !self.blocked.load(Ordering::Acquire) {
             // Whoever holds the wire looks at the queue again after letting go, so nothing is left behind.
             let mut wire = match self.wire.try_lock() {
                 Ok(wire) => wire,
@@ -148,6 +177,7 @@ impl Outbox {
                 wire.parts.iter().take(PARTS_MAX).map(|part| IoSlice::new(part)).collect();
             let taken = self.stream.try_write_vectored(&slices)?;
             self.unsent.fetch_sub(taken, Ordering::Relaxed);
+            self.budget.give_back(taken);
             wire.advance(taken);
         }
     }
@@ -215,6 +245,12 @@ impl Outbox {
     }
 }
 
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.budget.give_back(self.unsent());
+    }
+}
+
 impl Wire {
     fn advance(&mut self, mut taken: usize) {
         while taken > 0 {
@@ -248,7 +284,6 @@ mod tests {
     use super::*;
     use soda_protocol::FrameKind;
     use std::pin::pin;
-    use std::sync::Arc;
     use std::task::{Context, Poll, Wake, Waker};
     use tokio::net::{TcpListener, TcpStream};
 
@@ -269,7 +304,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let _peer = TcpStream::connect(listener.local_addr()?).await?;
         let (_read, write) = listener.accept().await?.0.into_split();
-        let outbox = Arc::new(Outbox::new(1, write));
+        let budget = Arc::new(Budget::new(u64::MAX));
+        let outbox = Arc::new(Outbox::new(1, write, &budget));
         let looks = Arc::new(Looks(Arc::clone(&outbox), Mutex::default()));
         let waker = Waker::from(Arc::clone(&looks));
         let mut woken = pin!(outbox.woken());
@@ -285,6 +321,7 @@ mod tests {
         outbox.flush();
         assert!(outbox.is_blocked() && outbox.unsent() > 0);
         assert_eq!(*lock(&looks.1), Some(true), "the wire was taken");
+        assert_eq!(budget.held(), outbox.unsent() as u64);
         Ok(())
     }
 }
