@@ -65,13 +65,13 @@ ENOSPC without it) it gets back after TIME without a change (30s)
 switched on and the daemon has CAP_SYS_NICE, else dev
   cores=free|follow  follow, on trial: while one thread makes all requests, those that answer it run on its core; needs \
 CAP_SYS_NICE and goes with transport=dev
-  nosuid, nodev, noexec  as everywhere
+  nosuid, nodev, noexec, nosymfollow  as everywhere
   allow_other  of a mount that is not root's: others may use it, where /etc/fuse.conf says user_allow_other
-  remount  change ro, rw, nosuid, nodev and noexec of a mount that is there, see below";
+  remount  change ro, rw, nosuid, nodev, noexec and nosymfollow of a mount that is there, see below";
 
-const MOUNT_HELP: &str = "-o remount changes ro, rw, nosuid, nodev and noexec of a mount that is there; what is not named of \
-these is off. Anything else that differs from what it was mounted with is refused: unmount and mount again. A mount made with \
-ro stays so.
+const MOUNT_HELP: &str = "-o remount changes ro, rw, nosuid, nodev, noexec and nosymfollow of a mount that is there; what is \
+not named of these is off. Anything else that differs from what it was mounted with is refused: unmount and mount again. A \
+mount made with ro stays so.
 
 Delayed writes (write=behind): where no other machine has anything to do with a file or a directory, \
 changes of it are made here at once and told to the server later, in order; other machines see them as \

@@ -2,7 +2,7 @@
 //! for nobody; who unmounts asks for its last words while it still listens ([`listen`]).
 
 use crate::error::CliError;
-use crate::units::count;
+use crate::units::{count, is_or_are};
 use serde::{Deserialize, Serialize};
 use soda_client::Untold;
 use std::io::BufRead;
@@ -117,16 +117,18 @@ pub(crate) fn all_told(dir: &Path, untold: Untold) -> Result<(), CliError> {
     let dir = dir.display();
     if untold.left > 0 {
         eprintln!(
-            "soda: {} of {dir} are in the log in its cache-dir: the server is told when it is mounted again with that",
-            count(untold.left, "change")
+            "soda: {} of {dir} {} in the log in its cache-dir: the server is told when it is mounted again with that",
+            count(untold.left, "change"),
+            is_or_are(untold.left)
         );
     }
     match untold.lost {
         0 => Ok(()),
         lost => Err(CliError::Failed(format!(
-            "{} of {dir} are lost: the server did not take them before the end. With a cache-dir `soda recover ls` shows what \
-             is kept of them",
-            count(lost, "change")
+            "{} of {dir} {} lost, not taken by the server before the end. With a cache-dir `soda recover ls` shows what is \
+             kept of that",
+            count(lost, "change"),
+            is_or_are(lost)
         ))),
     }
 }
@@ -142,6 +144,8 @@ mod tests {
         assert!(ended(0, 0).is_ok() && ended(7, 0).is_ok());
         let error = ended(0, 2).unwrap_err();
         assert!(error.code() == 1 && error.to_string().starts_with("2 changes of /m are lost"), "{error}");
+        let one = ended(0, 1).unwrap_err().to_string();
+        assert!(one.starts_with("1 change of /m is lost"), "{one}");
     }
 
     #[tokio::test(flavor = "multi_thread")]

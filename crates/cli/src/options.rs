@@ -1,6 +1,6 @@
 //! `-o`: options of a mount, those of fstab(5) that mean something here among them.
 
-use crate::units::{parse_duration, parse_object_term, parse_size};
+use crate::units::{exact_duration, parse_duration, parse_object_term, parse_size};
 use soda_client::{Access, Consistency, Fsync, Locks, Retry, WriteBehind, WritePolicy};
 use soda_fuse::{Cores, MountAccess, MountFlags, TransportChoice};
 use soda_types::{ObjectTerm, Scope};
@@ -98,7 +98,7 @@ pub(crate) const MOUNT_OPTIONS: &str = "hard, soft[=TIME], ro, rw, cache-dir=DIR
     metadata-memory=SIZE, consistency=lease|verify|ttl=SECONDS, lease-term=TIME|infinite|0, lease-idle=TIME, \
     lease-poll=TIME, deep-leases=on|off, locks=delegated|server, write=behind|through, sync, dirty-age=TIME, dirty-size=SIZE, \
     digest-size=SIZE, reserve-idle=TIME, fsync=server|local, transport=auto|dev|uring, cores=free|follow, remount, nosuid, \
-    nodev, noexec, allow_other";
+    nodev, noexec, nosymfollow, allow_other";
 
 /// Options of fstab(5) and mount(8) that are somebody else's business, or have no meaning here.
 const IGNORED: &[&str] = &[
@@ -155,6 +155,8 @@ impl From<String> for Refused {
     }
 }
 
+const DIRSYNC: &str = "changes of names are not on the server's disk one by one. With `sync` the server hears of each before the \
+    call returns, and its disk has it a second later; fsync of the directory waits for that";
 /// What would make reads write.
 const ACCESS_TIMES: &[&str] = &["relatime", "strictatime", "atime"];
 
@@ -257,14 +259,17 @@ impl MountOptions {
             "suid" => self.flags.no_suid = false,
             "dev" => self.flags.no_dev = false,
             "exec" => self.flags.no_exec = false,
+            "nosymfollow" => self.flags.no_symfollow = true,
+            "symfollow" => self.flags.no_symfollow = false,
+            "dirsync" => return Err(Refused::Value(DIRSYNC.into())),
             // Whoever reads it from fstab may be anywhere.
             "cache-dir" if !need()?.starts_with('/') => {
                 return Err(Refused::Value("give an absolute path".into()));
             }
             "cache-dir" => self.cache_dir = Some(PathBuf::from(need()?)),
             "cache-size" => self.cache_size = Some(parse_size(need()?)?),
-            "memory" => self.memory = Some(parse_size(need()?)?),
-            "metadata-memory" => self.metadata_memory = Some(parse_size(need()?)?),
+            "memory" => self.memory = Some(parse_memory(need()?)?),
+            "metadata-memory" => self.metadata_memory = Some(parse_memory(need()?)?),
             "consistency" => self.consistency = parse_consistency(need()?)?,
             "write" => self.write = parse_write(need()?)?,
             // As people know it from NFS.
@@ -332,7 +337,7 @@ impl MountOptions {
         match self.retry {
             None => {}
             Some(Retry::Hard) => list.push("hard".to_string()),
-            Some(Retry::Soft { timeout }) => list.push(format!("soft={}us", timeout.as_micros())),
+            Some(Retry::Soft { timeout }) => list.push(format!("soft={}", exact_duration(timeout))),
         }
         if self.access == Access::ReadOnly {
             list.push("ro".into());
@@ -340,11 +345,11 @@ impl MountOptions {
         match self.consistency {
             Consistency::Lease => {}
             Consistency::Verify => list.push("consistency=verify".into()),
-            Consistency::Ttl(time) => list.push(format!("consistency=ttl={}ms", time.as_millis())),
+            Consistency::Ttl(time) => list.push(format!("consistency=ttl={}", exact_duration(time))),
         }
         list.push(self.write.to_option().into());
         if let Some(age) = self.dirty_age {
-            list.push(format!("dirty-age={}us", age.as_micros()));
+            list.push(format!("dirty-age={}", exact_duration(age)));
         }
         if let Some(size) = self.dirty_size {
             list.push(format!("dirty-size={size}"));
@@ -353,7 +358,7 @@ impl MountOptions {
             list.push(format!("digest-size={size}"));
         }
         if let Some(time) = self.reserve_idle {
-            list.push(format!("reserve-idle={}us", time.as_micros()));
+            list.push(format!("reserve-idle={}", exact_duration(time)));
         }
         if self.fsync == Fsync::Local {
             list.push("fsync=local".into());
@@ -361,14 +366,14 @@ impl MountOptions {
         match self.lease_term {
             None => {}
             Some(ObjectTerm::None) => list.push("lease-term=0".into()),
-            Some(ObjectTerm::For(time)) => list.push(format!("lease-term={}us", time.as_micros())),
+            Some(ObjectTerm::For(time)) => list.push(format!("lease-term={}", exact_duration(time))),
             Some(ObjectTerm::Session) => list.push("lease-term=infinite".into()),
         }
         if let Some(time) = self.lease_idle {
-            list.push(format!("lease-idle={}us", time.as_micros()));
+            list.push(format!("lease-idle={}", exact_duration(time)));
         }
         if let Some(time) = self.lease_poll {
-            list.push(format!("lease-poll={}us", time.as_micros()));
+            list.push(format!("lease-poll={}", exact_duration(time)));
         }
         if self.widest_lease == Scope::Node {
             list.push("deep-leases=off".into());
@@ -399,6 +404,7 @@ impl MountOptions {
             (flags.no_suid, "nosuid"),
             (flags.no_dev, "nodev"),
             (flags.no_exec, "noexec"),
+            (flags.no_symfollow, "nosymfollow"),
             (flags.allow_other, "allow_other"),
         ];
         list.extend(set.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_string()));
@@ -458,6 +464,15 @@ fn parse_lease_poll(value: &str) -> Result<Duration, String> {
     match parse_duration(value)? {
         time if time >= Duration::from_micros(100) => Ok(time),
         _ => Err(format!("lease-poll={value}: at least 100us")),
+    }
+}
+
+/// With less than what is read at once nothing would stay.
+fn parse_memory(value: &str) -> Result<u64, String> {
+    const LEAST: u64 = 1 << 20;
+    match parse_size(value)? {
+        size if size >= LEAST => Ok(size),
+        _ => Err("at least 1M".into()),
     }
 }
 

@@ -13,8 +13,13 @@ impl Table {
         Table { rows: vec![head.into_iter().map(str::to_uppercase).collect()] }
     }
 
+    /// A name may have anything in it: what would be no text of one line is shown as Rust writes it, `\n` a line feed.
     pub(crate) fn row(&mut self, cells: impl Into<Vec<String>>) {
-        self.rows.push(cells.into());
+        let mut cells = cells.into();
+        for cell in cells.iter_mut().filter(|cell| cell.contains(char::is_control)) {
+            *cell = cell.escape_debug().to_string();
+        }
+        self.rows.push(cells);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -62,5 +67,12 @@ mod tests {
         table.row(["a".into(), "5".into()]);
         table.row(["longer".into(), "12345".into()]);
         assert_eq!(table.to_string(), "NAME    COUNT\na           5\nlonger  12345\n");
+    }
+
+    #[test]
+    fn a_row_is_a_line() {
+        let mut table = Table::new(["mount"]);
+        table.row(["/mnt/a\nb\u{1b}[2J".into()]);
+        assert_eq!(table.to_string(), "MOUNT\n/mnt/a\\nb\\u{1b}[2J\n");
     }
 }

@@ -20,6 +20,15 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * factor).map_err(|_| format!("`{text}` is too long"))
 }
 
+/// As [`parse_duration`] reads it back, in the largest unit that leaves nothing over: `1s`, `1500ms`.
+pub(crate) fn exact_duration(duration: Duration) -> String {
+    match duration.as_micros() {
+        micros if micros.is_multiple_of(1_000_000) => format!("{}s", micros / 1_000_000),
+        micros if micros.is_multiple_of(1000) => format!("{}ms", micros / 1000),
+        micros => format!("{micros}us"),
+    }
+}
+
 /// The longest that anybody may be made to wait for a machine that is silent.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 
@@ -84,6 +93,11 @@ pub(crate) fn count(number: impl Into<u64>, noun: &str) -> String {
     }
 }
 
+/// The verb to [`count`].
+pub(crate) fn is_or_are(number: u64) -> &'static str {
+    if number == 1 { "is" } else { "are" }
+}
+
 /// `1,234,567`.
 pub(crate) fn show_count(number: u64) -> String {
     let digits = number.to_string();
@@ -114,6 +128,7 @@ pub(crate) fn show_size(bytes: u64) -> String {
 pub(crate) fn show_duration(duration: Duration) -> String {
     let secs = duration.as_secs();
     match secs {
+        0 if duration.is_zero() => "0 s".into(),
         0 if duration.as_micros() < 1000 => format!("{} us", duration.as_micros()),
         0 => format!("{:.1} ms", duration.as_secs_f64() * 1000.0),
         1..60 => format!("{:.1} s", duration.as_secs_f64()),
@@ -147,6 +162,9 @@ mod tests {
         assert_eq!(parse_duration("10"), Ok(Duration::from_secs(10)));
         assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(parse_duration("2h"), Ok(Duration::from_secs(7200)));
+        let exact =
+            ["1s", "3600s", "1500ms", "1500001us"].map(|text| parse_duration(text).map(exact_duration));
+        assert_eq!(exact.map(Result::unwrap), ["1s", "3600s", "1500ms", "1500001us"]);
         assert!(parse_duration("ten").is_err());
         assert!(parse_duration("5 parsecs").is_err());
         assert!(parse_duration("").is_err());
@@ -170,6 +188,7 @@ mod tests {
         assert_eq!([0, 999, 1000, 1_234_567].map(show_count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([count(0_u64, "lease"), count(1_u64, "lease")], ["0 leases", "1 lease"]);
         assert_eq!(show_duration(Duration::from_micros(250)), "250 us");
+        assert_eq!(show_duration(Duration::ZERO), "0 s");
         assert_eq!(show_duration(Duration::from_secs(61)), "1m01s");
     }
 }

@@ -223,7 +223,10 @@ fn a_dead_mount_is_taken_away_and_mounted_again() {
 #[test]
 fn a_busy_mount_stays_unless_it_is_detached_or_cut_off() {
     let Some(place) = place() else { return };
-    place.mount(&[]);
+    place.mount(&["-o", "nosymfollow"]);
+    std::os::unix::fs::symlink("/etc", place.mount_point().join("link")).unwrap();
+    let refused = fs::read_dir(place.mount_point().join("link")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(40), "ELOOP: links are not followed");
     let busy = Busy::start(&place.mount_point());
     failed_with(&place.umount(&[]), 7, "in use");
     assert!(place.is_mounted());
@@ -273,6 +276,22 @@ fn a_busy_mount_is_taken_away_when_the_server_is_gone() {
     let output = place.umount(&["--patience", "1s"]);
     succeeded(&output);
     assert!(String::from_utf8_lossy(&output.stderr).contains("is cut off"), "{output:?}");
+    assert!(!place.is_mounted());
+}
+
+// SEMANTICS 38
+#[test]
+fn an_idle_mount_without_a_server_is_unmounted_without_a_word() {
+    let Some(mut place) = place() else { return };
+    place.mount(&[]);
+    fs::write(place.mount_point().join("file"), "x").unwrap();
+    let dir = place.mount_point();
+    succeeded(&place.soda(&["sync", dir.to_str().unwrap()]));
+    place.kill_server();
+    place.wait_until_disconnected();
+    let output = place.umount(&[]);
+    succeeded(&output);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert!(!place.is_mounted());
 }
 

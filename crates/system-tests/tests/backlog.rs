@@ -82,7 +82,7 @@ fn the_options_and_the_backlog_are_shown() {
     let (cell, _) = cell_with_backlog(1);
     let status = mount_status(cell.root(0));
     let options = status["options"].as_str().unwrap();
-    for option in ["write=behind", "dirty-age=3600000000us", "dirty-size=8388608"] {
+    for option in ["write=behind", "dirty-age=3600s", "dirty-size=8388608"] {
         assert!(options.contains(option), "no `{option}` in `{options}`");
     }
     let table = wait::run(&mut soda(&["status"]), PATIENCE).expect_success("status");

@@ -463,9 +463,9 @@ policy  leases are given
             lease(12, "two:/mnt", Mode::Read, Some(Duration::ZERO)),
         ];
         let expected = "\
-OBJECT  LEASE  HELD FOR  SESSION  HOLDER    RECALL              PATH
-1:3     W e7      1m01s  s1       one:/mnt  -                   /f
-1:3     R e7      1m01s  s12      two:/mnt  no answer for 0 us  /f
+OBJECT  LEASE  HELD FOR  SESSION  HOLDER    RECALL             PATH
+1:3     W e7      1m01s  s1       one:/mnt  -                  /f
+1:3     R e7      1m01s  s12      two:/mnt  no answer for 0 s  /f
 ";
         assert_eq!(lease_table(&leases).to_string(), expected);
     }

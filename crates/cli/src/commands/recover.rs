@@ -44,6 +44,10 @@ pub(crate) fn run(arguments: &RecoverArgs) -> Result<(), CliError> {
 /// # Errors
 /// One that was named cannot be read.
 pub(crate) fn kept(named: &[PathBuf]) -> Result<Vec<KeptLog>, CliError> {
+    // Where there is nothing nothing is kept; but who names it has something else in mind.
+    if let Some(missing) = named.iter().find(|dir| !dir.is_dir()) {
+        return Err(CliError::Failed(format!("{} is not there, or is no directory", missing.display())));
+    }
     let dirs = if named.is_empty() { cache_dirs::known() } else { named.to_vec() };
     let mut logs = Vec::new();
     for dir in dirs {
@@ -132,12 +136,12 @@ pub(crate) fn warn_of_others(cache_dir: &Path) {
 
 fn waiting_text(log: &KeptLog) -> String {
     format!(
-        "{}: {} of {}/{} wait there, and this server does not know of them: mount that with this cache-dir, or see `soda \
-         recover ls`",
+        "{}: {} of {}/{} {} there, which this server does not know of: mount that with this cache-dir, or see `soda recover ls`",
         log.dir.display(),
         count(log.records as u64, "delayed change"),
         log.server,
-        log.volume
+        log.volume,
+        if log.records == 1 { "waits" } else { "wait" }
     )
 }
 
@@ -306,6 +310,15 @@ LOG  STATE  FOR    VOLUME            MOUNT      CHANGES  SIZE
         );
         assert_eq!(list_text(&logs, Duration::from_secs(161)), expected);
         assert!(list_text(&[], Duration::ZERO).starts_with("Nothing is kept"));
+    }
+
+    #[test]
+    fn a_directory_that_is_named_has_to_be_there() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(kept(&[dir.path().to_owned()]).unwrap(), []);
+        let missing = dir.path().join("no/such");
+        let refused = kept(&[dir.path().to_owned(), missing.clone()]).unwrap_err();
+        assert!(refused.to_string().starts_with(&missing.display().to_string()), "{refused}");
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
     }
     let is_plain = !arguments.force && !arguments.lazy;
     let mut lost = 0;
-    if let Some(before) = daemon.clone().filter(|daemon| is_plain && daemon.status.writes_behind()) {
+    if let Some(before) = daemon.clone().filter(|daemon| is_plain && may_have_to_tell(&daemon.status)) {
         let lost_before = before.status.count("lost_records");
         tell_first(before)?;
         // What is told and what is lost by now.
@@ -79,6 +79,11 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
         }
     }
     Ok(())
+}
+
+/// A server that is gone is not waited for where there is nothing that it lacks.
+fn may_have_to_tell(daemon: &MountStatus) -> bool {
+    daemon.writes_behind() && (daemon.is_connected() || daemon.session.backlog.records > 0)
 }
 
 /// The daemon says how it ended. Who works with the mount until then, it also tells its server of what was done last. `lost`: so
@@ -142,6 +147,8 @@ fn tell_first(daemon: Daemon) -> Result<(), CliError> {
         match &told.outcome {
             // Unmounted, it could only lose what the server has no room for.
             Outcome::NoRoom => return told.into_result(),
+            // What there was has been dropped meanwhile, with its files.
+            Outcome::ServerGone if told.left.records == 0 => {}
             Outcome::ServerGone => eprintln!(
                 "soda: the server of {dir} is gone: unless it comes back soon, what it has not heard of, {}, {fate}",
                 show_changes(&told.left)
@@ -377,6 +384,19 @@ mod tests {
         let elsewhere = "echo 'fusermount3: /mnt/busy not mounted' >&2; exit 1";
         assert_eq!(unmount(elsewhere).unwrap_err().to_string(), "fusermount3: /mnt/busy not mounted");
         unmount("exit 0").unwrap();
+    }
+
+    #[test]
+    fn a_server_that_is_gone_is_not_told_nothing() {
+        let mut daemon = crate::control::tests::mount_status();
+        daemon.options = "hard,write=behind".into();
+        assert!(may_have_to_tell(&daemon), "what is told may not be durable");
+        daemon.session.standing = soda_client::ClientStanding::Disconnected;
+        assert!(!may_have_to_tell(&daemon));
+        daemon.session.backlog.records = 1;
+        assert!(may_have_to_tell(&daemon));
+        daemon.options = "hard,write=through".into();
+        assert!(!may_have_to_tell(&daemon));
     }
 
     #[test]

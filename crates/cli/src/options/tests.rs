@@ -100,7 +100,7 @@ fn what_is_in_effect_says_the_defaults_of_delayed_writes() {
     let list = |given: &str| parse(given).unwrap().in_effect().to_list();
     assert_eq!(list("write=through"), "hard,write=through");
     let defaults = WriteBehind::default();
-    let bounds = format!("dirty-age={}us,dirty-size={}", defaults.max_age.as_micros(), defaults.max_bytes);
+    let bounds = format!("dirty-age={}s,dirty-size={}", defaults.max_age.as_secs(), defaults.max_bytes);
     assert_eq!(list(""), format!("hard,write=behind,{bounds}"));
     assert!(list("consistency=verify").ends_with("write=through"), "nothing is delayed");
 }
@@ -133,6 +133,9 @@ fn a_cache_is_named_by_an_absolute_path() {
 
 #[test]
 fn the_last_word_on_a_flag_counts() {
+    let links = parse("nosymfollow").unwrap();
+    assert!(links.flags.no_symfollow && links.to_list().contains("nosymfollow"));
+    assert_eq!(parse("nosymfollow,symfollow"), Ok(MountOptions::default()));
     let flags = parse("nosuid,nodev,noexec,suid,exec").unwrap().flags;
     assert_eq!((flags.no_suid, flags.no_dev, flags.no_exec), (false, true, false));
 }
@@ -175,6 +178,13 @@ fn an_unknown_option_is_named() {
     assert!(parse("rw,sofft").unwrap_err().contains("sofft"));
     assert!(parse("cache-dir").unwrap_err().contains("cache-dir"));
     assert!(parse("relatime").unwrap_err().contains("noatime"));
+    let refused = parse("dirsync").unwrap_err();
+    assert!(refused.contains("`dirsync`") && refused.contains("`sync`"), "{refused}");
+    for option in ["memory=1", "memory=1023K", "metadata-memory=0"] {
+        let refused = parse(option).unwrap_err();
+        assert!(refused.contains(option) && refused.contains("at least 1M"), "{refused}");
+    }
+    assert_eq!(parse("memory=1M").unwrap().memory, Some(1 << 20));
     assert!(parse("soft=soon").unwrap_err().contains("`soft=soon`"));
     assert!(parse("atime").unwrap_err().contains("atime"));
     assert!(parse("consistency=maybe").unwrap_err().contains("maybe"));

@@ -20,6 +20,8 @@ pub struct MountFlags {
     pub no_suid: bool,
     pub no_dev: bool,
     pub no_exec: bool,
+    /// No symbolic link is followed (Linux 5.10). They can be read all the same.
+    pub no_symfollow: bool,
     /// Users but the one who mounts may use it. Always so when root mounts.
     pub allow_other: bool,
 }
@@ -81,6 +83,7 @@ fn kernel_flags(flags: &MountFlags) -> rustix::mount::MountFlags {
     kernel.set(Kernel::NOSUID, flags.no_suid);
     kernel.set(Kernel::NODEV, flags.no_dev);
     kernel.set(Kernel::NOEXEC, flags.no_exec);
+    kernel.set(Kernel::NOSYMFOLLOW, flags.no_symfollow);
     kernel.set(Kernel::RDONLY, flags.access == MountAccess::ReadOnly);
     kernel
 }
@@ -105,6 +108,7 @@ fn mount_with_helper(source: &str, dir: &Path, flags: &MountFlags) -> Result<Own
         (flags.no_suid, "nosuid"),
         (flags.no_dev, "nodev"),
         (flags.no_exec, "noexec"),
+        (flags.no_symfollow, "nosymfollow"),
         (flags.allow_other, "allow_other"),
     ];
     for (_, option) in chosen.iter().filter(|(on, _)| *on) {
@@ -163,5 +167,20 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(matches!(check_mount_point(file.path()), Err(MountError::MountPoint { .. })));
         assert!(matches!(check_mount_point(Path::new("/no/such/dir")), Err(MountError::MountPoint { .. })));
+    }
+
+    #[test]
+    fn who_may_not_open_the_device_hears_of_its_mode() {
+        use rustix::io::Errno;
+        let text = |errno: Errno| MountError::NoDevice(errno.into()).to_string();
+        let denied = text(Errno::ACCESS);
+        assert!(denied.contains("chmod a+rw /dev/fuse") && !denied.contains("modprobe"), "{denied}");
+        assert!(text(Errno::NOENT).contains("modprobe fuse"));
+    }
+
+    #[test]
+    fn links_are_the_kernels_to_follow_or_not() {
+        let flags = MountFlags { no_symfollow: true, ..MountFlags::default() };
+        assert!(kernel_flags(&flags).contains(rustix::mount::MountFlags::NOSYMFOLLOW));
     }
 }

@@ -72,9 +72,7 @@ impl MountConfig {
 pub enum MountError {
     #[error("{path} is not a directory that can be mounted on: {cause}")]
     MountPoint { path: PathBuf, cause: io::Error },
-    #[error(
-        "cannot open /dev/fuse: {0}. Load the kernel's module with `modprobe fuse`; in a container, pass the device in."
-    )]
+    #[error("cannot open /dev/fuse: {0}. {hint}", hint = device_hint(.0))]
     NoDevice(io::Error),
     #[error("cannot mount on {path}: {cause}")]
     Mount { path: PathBuf, cause: io::Error },
@@ -86,6 +84,17 @@ pub enum MountError {
     Threads(io::Error),
     #[error("transport=uring is not possible: {0}. transport=auto does without.")]
     NoUring(String),
+}
+
+fn device_hint(error: &io::Error) -> &'static str {
+    match rustix::io::Errno::from_io_error(error) {
+        Some(rustix::io::Errno::ACCESS) => {
+            "Its mode keeps this user from it: `chmod a+rw /dev/fuse` as root, as udev does"
+        }
+        // A container's list of devices.
+        Some(rustix::io::Errno::PERM) => "This container has to be given the device",
+        _ => "Load the kernel's module with `modprobe fuse`; in a container, pass the device in",
+    }
 }
 
 impl MountError {
