@@ -46,6 +46,9 @@ pub(crate) struct MountStatus {
     #[serde(default)]
     pub device: Option<(u32, u32)>,
     pub options: String,
+    /// To be kept by the next daemon; one of an older version does not say.
+    #[serde(default)]
+    pub log: Option<LogView>,
     /// What the kernel's requests come over; a daemon of an older version does not say.
     #[serde(default)]
     pub transport: Option<Transport>,

@@ -5,6 +5,7 @@ use crate::options::MOUNT_OPTIONS;
 use crate::spec::{ServerArg, Spec, parse_listen};
 use crate::units::{FirstBackOff, parse_back_off, parse_duration, parse_size, parse_wait};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -122,7 +123,8 @@ pub(crate) struct LogArgs {
     pub file: Option<PathBuf>,
 }
 
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum LogFormat {
     Text,
     Json,

@@ -10,6 +10,7 @@ use crate::answer::{BACKLOG, MountStatus, NotUnderstood, SyncAnswer};
 use crate::binds;
 use crate::ending::{self, LastWords, Listeners};
 use crate::error::CliError;
+use crate::log::LogView;
 use crate::takeover::{self, Claims};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -111,6 +112,7 @@ pub(crate) struct Answers {
     /// `None`: the kernel's table of mounts cannot be read.
     pub device: Option<(u32, u32)>,
     pub options: String,
+    pub log: Option<LogView>,
     pub transport: Transport,
     pub client: Arc<Client>,
     pub monitor: Monitor,
@@ -176,6 +178,7 @@ impl Answers {
             source: self.source.clone(),
             device: self.device,
             options: self.options.clone(),
+            log: self.log.clone(),
             transport: Some(self.transport),
             pid: std::process::id(),
             session,
@@ -362,6 +365,7 @@ pub(crate) mod tests {
             source: "127.0.0.1:2/main".into(),
             device: Some((0, 45)),
             options: "hard".into(),
+            log: None,
             transport: Some(Transport::Uring),
             pid: 77,
             session,

@@ -23,6 +23,11 @@ impl LogFile {
         LogFile::open_with(path, LIMIT)
     }
 
+    /// Whether nothing was there when it was opened, and nothing is now.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     fn open_with(path: &Path, limit: u64) -> io::Result<LogFile> {
         // The process may go to another directory.
         let path = std::path::absolute(path)?;

@@ -247,6 +247,10 @@ fn the_log_of_a_daemon_is_json_if_asked_for() {
     let log = place.dir.path().join("log");
     place.mount(&["--log", "debug", "--log-format", "json", "--log-file", log.to_str().unwrap()]);
     fs::write(place.mount_point().join("file"), "x").unwrap();
+    let before = place.daemon();
+    // The next daemon goes on with it, and says the last word.
+    succeeded(&place.soda(&["mount", "--takeover", place.mount_point().to_str().unwrap()]));
+    assert_ne!(place.daemon(), before);
     succeeded(&place.umount(&[]));
     let text = fs::read_to_string(&log).unwrap();
     let lines: Vec<serde_json::Value> =

@@ -103,13 +103,15 @@ fn a_mount_over_another_is_refused_and_over_files_told() {
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.contains("is not empty"), "{message}");
     let runtime = std::env::var("SODA_RUNTIME_DIR").unwrap_or_else(|_| "/run/soda".into());
-    let log =
-        fs::read_to_string(format!("{runtime}/{}.log", text(dir.path())[1..].replace('/', "-"))).unwrap();
+    let log_path = format!("{runtime}/{}.log", text(dir.path())[1..].replace('/', "-"));
+    let log = fs::read_to_string(&log_path).unwrap();
     // Without being asked for more: the transport, and why it is no other.
     assert!(log.contains("the mount answers the kernel"), "{log}");
     refused(&["mount", &spec, text(dir.path())]).is(5, &["already", &spec, "soda umount"]);
     wait::run(&mut soda(&["umount", text(dir.path())]), PATIENCE).expect_success("umount");
     refused(&["umount", text(dir.path())]).is(6, &["is not a Soda mount", "soda status"]);
+    let left = fs::read_to_string(&log_path);
+    assert!(left.as_ref().map_or(true, |left| left.contains(" WARN ")), "what says nothing goes: {left:?}");
     assert!(dir.path().join("hidden").exists());
 }
 

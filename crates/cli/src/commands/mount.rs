@@ -6,7 +6,7 @@ use crate::commands::{EndRequests, guard, recover, runtime, takeover, this_progr
 use crate::control::{self, Answers, ControlServer, ControlSocket};
 use crate::ending::{Ending, all_told};
 use crate::error::CliError;
-use crate::log;
+use crate::log::{self, LogView};
 use crate::options::{MountAction, MountOptions};
 use crate::plan::Plan;
 use crate::progress::Waiting;
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: MountArgs, log: &LogArgs) -> Result<(), CliError> {
         warn_of_what_is_hidden(&plan.dir);
     }
     match arguments.foreground {
-        true => runtime()?.block_on(serve(plan, arguments.daemon)),
+        true => runtime()?.block_on(serve(plan, LogView::of(log), arguments.daemon)),
         false => {
             start_daemon(&plan, log)?;
             // What is of this volume has been told by now.
@@ -201,7 +201,7 @@ pub(crate) fn client_config(plan: &Plan) -> ClientConfig {
 }
 
 /// Serves the mount until it is unmounted or the process is asked to end.
-async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
+async fn serve(plan: Plan, log: Option<LogView>, is_daemon: bool) -> Result<(), CliError> {
     if is_daemon {
         // Fails for the leader of a process group, which a daemon is not.
         let _ = rustix::process::setsid();
@@ -222,7 +222,7 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         }
         Err(error) => return Err(error),
     };
-    attend(mounted, plan, is_daemon, EndRequests::listen()?).await
+    attend(mounted, plan, log, is_daemon, EndRequests::listen()?).await
 }
 
 /// Looks after a mount that is served, until its end. Whoever started this process hears that it is there; before that it listens
@@ -230,6 +230,7 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
 pub(crate) async fn attend(
     mounted: Mounted,
     plan: Plan,
+    log: Option<LogView>,
     is_daemon: bool,
     mut requests: EndRequests,
 ) -> Result<(), CliError> {
@@ -241,6 +242,7 @@ pub(crate) async fn attend(
         source: plan.spec.to_string(),
         device: control.device(),
         options: plan.options.in_effect().to_list(),
+        log: log.clone(),
         transport: mount.transport(),
         client: client.clone(),
         monitor: mount.monitor(),
@@ -278,7 +280,11 @@ pub(crate) async fn attend(
     // Threads that are still in the kernel end with the process.
     drop(mount);
     tracing::info!(dir = %plan.dir.display(), "unmounted");
-    all_told(&plan.dir, untold)
+    all_told(&plan.dir, untold)?;
+    if is_daemon {
+        log::remove_if_all_was_well(log.as_ref(), &control::runtime_dir());
+    }
+    Ok(())
 }
 
 /// Resolves when the daemon was asked to end twice; so often it was already.
@@ -334,7 +340,8 @@ pub(crate) fn await_daemon(
     grace: impl Fn() -> Waiting,
 ) -> Result<(), CliError> {
     let log_path = match &log.file {
-        Some(path) => path.clone(),
+        // The daemon begins elsewhere.
+        Some(path) => std::path::absolute(path).map_err(CliError::io(path.display().to_string()))?,
         None => control::log_path(dir)?,
     };
     let log_file = File::options().create(true).append(true).open(&log_path);

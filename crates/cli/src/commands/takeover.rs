@@ -6,6 +6,7 @@ use crate::commands::mount::{self, Mounted};
 use crate::commands::{EndRequests, runtime, this_program};
 use crate::control::{self, ControlSocket, Question};
 use crate::error::CliError;
+use crate::log::LogView;
 use crate::options::MountOptions;
 use crate::plan::Plan;
 use crate::progress::Waiting;
@@ -22,10 +23,13 @@ pub(crate) fn run(dir: &Path, arguments: &MountArgs, log: &LogArgs) -> Result<()
         let (bind, dir) = (entry.dir.display(), running.status.dir.display());
         return Err(CliError::Failed(format!("{bind} is a bind mount of {dir}: take that one over")));
     }
-    uses_nothing_of(&entry, &running.status, arguments, log)?;
     if arguments.foreground {
-        return runtime()?.block_on(take_over(&running.socket, &entry, arguments.daemon));
+        uses_nothing_of(&entry, &running.status, arguments, log)?;
+        let log = LogView::of(log);
+        return runtime()?.block_on(take_over(&running.socket, &entry, log, arguments.daemon));
     }
+    let log = &running.status.log.clone().map_or_else(|| log.clone(), |view| view.kept(log));
+    uses_nothing_of(&entry, &running.status, arguments, log)?;
     let mut command = this_program()?;
     // The daemon must not stand in its own mount.
     command.arg("mount").arg("--takeover").arg(&entry.dir).current_dir("/");
@@ -33,7 +37,12 @@ pub(crate) fn run(dir: &Path, arguments: &MountArgs, log: &LogArgs) -> Result<()
     mount::await_daemon(command, log, &entry.dir, waiting(), waiting)
 }
 
-async fn take_over(socket: &Path, entry: &MountEntry, is_daemon: bool) -> Result<(), CliError> {
+async fn take_over(
+    socket: &Path,
+    entry: &MountEntry,
+    log: Option<LogView>,
+    is_daemon: bool,
+) -> Result<(), CliError> {
     if is_daemon {
         // Fails for the leader of a process group, which a daemon is not.
         let _ = rustix::process::setsid();
@@ -50,7 +59,7 @@ async fn take_over(socket: &Path, entry: &MountEntry, is_daemon: bool) -> Result
             return Err(error);
         }
     };
-    mount::attend(mounted, plan, is_daemon, requests).await
+    mount::attend(mounted, plan, log, is_daemon, requests).await
 }
 
 async fn inherit(socket: &Path, entry: &MountEntry) -> Result<(Mounted, Plan), CliError> {
