@@ -1,5 +1,6 @@
 //! What a mount's daemon says when it is asked.
 
+use crate::log::LogView;
 use serde::{Deserialize, Serialize};
 use soda_client::{ClientStanding, SessionView};
 use soda_fuse::{MountEntry, Transport};

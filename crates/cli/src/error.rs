@@ -119,6 +119,7 @@ impl From<ConnectError> for CliError {
             }
             ConnectError::CacheDir { .. } | ConnectError::LogInUse { .. } => CliError::CacheDir(error),
             ConnectError::Threads(cause) => CliError::Io { what: "cannot start threads".into(), cause },
+            ConnectError::Runtime => CliError::Failed(error.to_string()),
         }
     }
 }
