@@ -132,7 +132,9 @@ pub(super) async fn is_of_this_volume(inner: &Arc<Inner>, header: &Header) -> Re
     let server = || inner.config.server.clone();
     Wire::knows(inner, header).await.map_err(|error| match error {
         WireError::Broken(cause) => ConnectError::Unreachable { server: server(), cause },
-        WireError::Failed(failure) => ConnectError::Refused { server: server(), reason: failure.to_string() },
+        WireError::Failed(failure) | WireError::Refused(failure) => {
+            ConnectError::Refused { server: server(), reason: failure.to_string() }
+        }
     })
 }
 

@@ -16,7 +16,8 @@
 //! | is over: somebody needed its leases | nothing is applied; the log is kept for people (`soda recover`) |
 //!
 //! If the server has no room for it, or its disk fails, the mount fails: the log stays where it is, and so does the session,
-//! which is what lets the next mount tell it.
+//! which is what lets the next mount tell it. So does it if the server refuses the hello (it has its maximum of connections, or
+//! speaks another version): then this mount fails for that, too.
 //!
 //! Several mounts may share a cache directory, and start at once. Each looks after one log at a time, and begins no life of its
 //! own before all of its volume are told, whoever tells them (`left`).
@@ -87,6 +88,10 @@ async fn replay_place(inner: &Arc<Inner>, place: Place) -> Result<BTreeSet<Fid>,
                     let server = server.clone();
                     return Err(ConnectError::Unreachable { server, cause });
                 }
+                Err(Stop::Refused(reason)) => {
+                    let server = server.clone();
+                    return Err(ConnectError::Refused { server, reason });
+                }
                 Err(Stop::NoRoom { records, reason }) => {
                     let (server, dir) = (server.clone(), place.dir().display().to_string());
                     return Err(ConnectError::NoRoom { server, records, reason, dir });
@@ -139,6 +144,8 @@ fn keep(inner: &Inner, place: Place, why: &str) {
 /// Why a log is not replayed.
 enum Stop {
     Unreachable(std::io::Error),
+    /// The server does not let this client in.
+    Refused(String),
     NoRoom { records: usize, reason: String },
     Keep(String),
 }
@@ -149,6 +156,8 @@ enum Halt {
     Broken(std::io::Error),
     /// The server has no room now, or its disk fails.
     NoRoom(String),
+    /// It does not let this client in.
+    Refused(String),
     Keep(String),
 }
 
@@ -162,6 +171,7 @@ impl From<WireError> for Halt {
     fn from(error: WireError) -> Halt {
         match error {
             WireError::Broken(error) => Halt::Broken(error),
+            WireError::Refused(failure) => Halt::Refused(failure.to_string()),
             WireError::Failed(Failure::SessionEnded) => Halt::keep(SESSION_ENDED),
             WireError::Failed(Failure::Fs(error)) if is_for_now(&error) => Halt::NoRoom(error.to_string()),
             WireError::Failed(failure) => Halt::keep(failure.to_string()),
@@ -191,6 +201,7 @@ async fn replay(inner: &Arc<Inner>, place: &Place, found: &Found) -> Result<usiz
         let (why, last, patience) = match Attempt::begin(inner, place, &found).run().await {
             Ok(records) => return Ok(records),
             Err(Halt::Keep(why)) => return Err(Stop::Keep(why)),
+            Err(Halt::Refused(reason)) => return Err(Stop::Refused(reason)),
             Err(Halt::Broken(error)) => (error.to_string(), Stop::Unreachable(error), PATIENCE),
             Err(Halt::NoRoom(reason)) => {
                 (reason.clone(), Stop::NoRoom { records, reason }, PATIENCE_WITH_FULL)

@@ -26,6 +26,9 @@ pub(super) enum WireError {
     Broken(#[from] io::Error),
     #[error("{0}")]
     Failed(Failure),
+    /// The server does not let anybody in now, or not this program: that says nothing of the session.
+    #[error("{0}")]
+    Refused(Failure),
 }
 
 pub(super) struct Wire {
@@ -41,7 +44,7 @@ impl Wire {
         let (reader, writer) = connect(inner).await.map_err(io::Error::other)?;
         let mut wire = Wire { reader, writer, last_tag: 0, recalled: Vec::new() };
         let role = control(inner, header.client, Some(header.session));
-        match wire.ask(None, Call::Hello(hello(role))).await? {
+        match wire.greet(role).await? {
             Answer::Welcome(welcome) => {
                 let session = welcome.session.ok_or_else(|| not_soda("a welcome without a session"))?;
                 Ok((wire, session))
@@ -55,11 +58,20 @@ impl Wire {
     pub(super) async fn knows(inner: &Inner, header: &Header) -> Result<bool, WireError> {
         let (reader, writer) = connect(inner).await.map_err(io::Error::other)?;
         let mut wire = Wire { reader, writer, last_tag: 0, recalled: Vec::new() };
-        match wire.ask(None, Call::Hello(hello(Role::Data(header.session)))).await {
+        match wire.greet(Role::Data(header.session)).await {
             Ok(Answer::Welcome(_)) => Ok(true),
             Ok(_) => Err(not_soda("hello was not answered by a welcome").into()),
             Err(WireError::Failed(Failure::SessionEnded)) => Ok(false),
             Err(error) => Err(error),
+        }
+    }
+
+    async fn greet(&mut self, role: Role) -> Result<Answer, WireError> {
+        match self.ask(None, Call::Hello(hello(role))).await {
+            Err(WireError::Failed(failure @ (Failure::Refused(_) | Failure::Unsupported(_)))) => {
+                Err(WireError::Refused(failure))
+            }
+            answered => answered,
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct Cell {
     sync_interval: Duration,
     deep_leases: DeepLeases,
     quota: Option<u64>,
+    /// So many connections at most.
+    pub(crate) connections: usize,
     /// Boots of the server's machine.
     boots: u32,
 }
@@ -91,8 +93,17 @@ impl Cell {
             Some(_) => DeepLeases::DEFAULT_ON,
             None => ServerConfig::new("").deep_leases,
         };
-        let mut cell =
-            Cell { server: None, dir, addr, term, sync_interval, deep_leases, quota: None, boots: 1 };
+        let mut cell = Cell {
+            server: None,
+            dir,
+            addr,
+            term,
+            sync_interval,
+            deep_leases,
+            quota: None,
+            connections: 1000,
+            boots: 1,
+        };
         cell.restart();
         cell
     }
@@ -104,6 +115,7 @@ impl Cell {
         config.sync_interval = self.sync_interval;
         config.deep_leases = self.deep_leases;
         config.quota = self.quota;
+        config.limits.connections = self.connections;
         config.boot_id = Some(BootId::new(self.boots.to_string()));
         config
     }

@@ -3,6 +3,7 @@
 mod cuts;
 pub(crate) mod files;
 mod large;
+mod refused;
 mod together;
 
 use crate::common::delayed::*;
