@@ -296,6 +296,35 @@ async fn an_unlinked_file_stays_while_it_is_open_anywhere() {
 }
 
 // SEMANTICS 13
+/// More than the server takes at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_appends_of_two_machines_do_not_overwrite_each_other() {
+    const LEN: usize = 3 << 20;
+    let cell = Cell::start();
+    let (a, b) = (cell.client().await, cell.client().await);
+    file(&a, "log", "").await;
+    let append = |client: Arc<soda_client::Client>, letter: u8| async move {
+        let f = open(&client, "log").await;
+        let mut rest = bytes::Bytes::from(vec![letter; LEN]);
+        while !rest.is_empty() {
+            let done = client.write(&f, WriteAt::End, rest.clone(), soda_client::KillPriv::Keep).await.unwrap();
+            assert!(done.len > 0);
+            rest = rest.slice(done.len as usize..);
+        }
+    };
+    tokio::join!(append(Arc::clone(&a), b'a'), append(Arc::clone(&b), b'b'));
+    let f = open(&a, "log").await;
+    let mut there = Vec::new();
+    while let part = a.read(&f, there.len() as u64, 1 << 20).await.unwrap().to_bytes()
+        && !part.is_empty()
+    {
+        there.extend_from_slice(&part);
+    }
+    let of = |letter| there.iter().filter(|byte| **byte == letter).count();
+    assert_eq!((of(b'a'), of(b'b'), there.len()), (LEN, LEN, 2 * LEN));
+}
+
+// SEMANTICS 13
 #[tokio::test(flavor = "multi_thread")]
 async fn appends_of_two_machines_are_all_there() {
     let cell = Cell::start();

@@ -75,8 +75,9 @@ impl State {
 }
 
 impl Client {
-    /// Writes all of `data`, at an offset or at the end of the file as the server knows it. More than the server takes at
-    /// once goes in several steps.
+    /// Writes at an offset, or at the end of the file as the server knows it. More than the server takes at once
+    /// ([`Client::max_io`]) goes in several steps, at the end of the file only as much: where the rest belongs is known when
+    /// that is done, as others append, too.
     ///
     /// # Errors
     /// ENOSPC, EFBIG, EROFS; EIO if locks were lost.
@@ -89,10 +90,10 @@ impl Client {
     ) -> FsResult<Written> {
         self.inner.stats.op_write.one();
         self.check_loss(file)?;
-        self.write_all(file, at, data, kill).await.map_err(|error| self.heard_of_loss(file, error))
+        self.write_pieces(file, at, data, kill).await.map_err(|error| self.heard_of_loss(file, error))
     }
 
-    async fn write_all(
+    async fn write_pieces(
         &self,
         file: &OpenFile,
         at: WriteAt,
@@ -109,7 +110,9 @@ impl Client {
             let next = done.offset + done.len;
             let at = match at {
                 WriteAt::Pages(_) => WriteAt::Pages(next),
-                WriteAt::Offset(_) | WriteAt::End => WriteAt::Offset(next),
+                WriteAt::Offset(_) => WriteAt::Offset(next),
+                // Another machine's append may be there by now.
+                WriteAt::End => return Ok(done),
             };
             let next = match self.write_once(file, at, rest.split_to(rest.len().min(most)), kill).await {
                 Ok(next) => next,
