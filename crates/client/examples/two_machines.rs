@@ -37,7 +37,7 @@ pub(crate) async fn run(server: &str, volume: &str) -> Result<Vec<String>, Box<d
         open: InUse::No,
     };
     let (_, here) = one.create_open(one.root(), &name, new, OpenMode::ReadWrite).await?;
-    one.write(&here, WriteAt::Offset(0), "hello".into(), KillPriv::Keep).await?;
+    one.write_all(&here, WriteAt::Offset(0), "hello".into(), KillPriv::Keep).await?;
 
     let found = two.lookup(two.root(), &name).await?.node.ok_or("the file is not there")?;
     let there = two.open(found.fid, OpenMode::Read).await?;
@@ -53,7 +53,7 @@ pub(crate) async fn run(server: &str, volume: &str) -> Result<Vec<String>, Box<d
     told.push(format!("1000 more times: {} requests", two.stats().requests() - before));
 
     // The server recalls that lease before it answers this write, so the next read cannot be stale.
-    one.write(&here, WriteAt::End, ", world".into(), KillPriv::Keep).await?;
+    one.write_all(&here, WriteAt::End, ", world".into(), KillPriv::Keep).await?;
     let second = two.read(&there, 0, 100).await?.to_bytes();
     told.push(format!("after a write on the first: {}", String::from_utf8_lossy(&second)));
 

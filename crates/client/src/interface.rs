@@ -17,6 +17,7 @@ pub struct Entry {
 
 /// What a write did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "it may be less than all"]
 pub struct Written {
     pub offset: u64,
     pub len: u64,

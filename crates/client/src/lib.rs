@@ -14,7 +14,7 @@
 //! };
 //! let name = Name::try_from("greeting")?;
 //! let (_, file) = client.create_open(client.root(), &name, new, OpenMode::ReadWrite).await?;
-//! client.write(&file, WriteAt::Offset(0), "hello".into(), KillPriv::Keep).await?;
+//! client.write_all(&file, WriteAt::Offset(0), "hello".into(), KillPriv::Keep).await?;
 //! client.fsync_file(&file).await?;
 //! assert_eq!(client.read(&file, 0, 100).await?.to_bytes(), "hello"); // from the cache, under a lease
 //! println!("{} requests, {} leases held", client.stats().requests(), client.leases().len());

@@ -69,6 +69,29 @@ async fn a_change_whose_reply_was_lost_is_done_once() {
     assert_eq!(a.stats().count("sessions_lost"), 0);
 }
 
+/// As write(2): how far it came, and why not farther when that is asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_write_that_cannot_go_on_is_short_and_one_of_all_fails() {
+    let cell = Cell::with_quota(8 << 20);
+    let a = cell.client().await;
+    let f = file(&a, "f", "").await;
+    let data = bytes::Bytes::from(vec![7; 12 << 20]);
+    let keep = soda_client::KillPriv::Keep;
+    let done = a.write(&f, WriteAt::Offset(0), data.clone(), keep).await.unwrap();
+    assert!(done.len > 0 && done.len < data.len() as u64, "{done:?}");
+    assert_eq!(a.getattr(f.fid()).await.unwrap().value.size, done.len);
+    let error = a.write_all(&f, WriteAt::Offset(0), data.clone(), keep).await.unwrap_err();
+    assert_eq!(error.errno, Errno::NoSpace);
+    a.unlink(a.root(), &name("f")).await.unwrap();
+    drop(f);
+    let g = file(&a, "g", "").await;
+    wait_until("room", || async {
+        a.write_all(&g, WriteAt::Offset(1), data.slice(..3 << 20), keep).await.is_ok()
+    })
+    .await;
+    assert_eq!(a.getattr(g.fid()).await.unwrap().value.size, 1 + (3 << 20));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_restart_of_the_server_everything_goes_on() {
     let mut cell = Cell::start();
@@ -238,7 +261,7 @@ async fn soft_fails_and_hard_waits_but_can_be_given_up() {
     proxy.set(Weather::Fine);
     // Slots are not lost, and what was sent was done at most once each.
     for _ in 0..100 {
-        hard.write(&f, WriteAt::End, "z".into(), soda_client::KillPriv::Keep).await.unwrap();
+        hard.write_all(&f, WriteAt::End, "z".into(), soda_client::KillPriv::Keep).await.unwrap();
     }
     let data = read(&hard, &f).await;
     assert_eq!(data.iter().filter(|byte| **byte == b'z').count(), 100);

@@ -77,10 +77,11 @@ impl State {
 impl Client {
     /// Writes at an offset, or at the end of the file as the server knows it. More than the server takes at once
     /// ([`Client::max_io`]) goes in several steps, at the end of the file only as much: where the rest belongs is known when
-    /// that is done, as others append, too.
+    /// that is done, as others append, too. As with write(2), less than all is written also where a later step fails:
+    /// [`Written::len`] says how much, and the next call why. [`Client::write_all`] goes on by itself.
     ///
     /// # Errors
-    /// ENOSPC, EFBIG, EROFS; EIO if locks were lost.
+    /// ENOSPC, EFBIG, EROFS; EIO if locks were lost. Nothing was written.
     pub async fn write(
         &self,
         file: &OpenFile,
@@ -91,6 +92,31 @@ impl Client {
         self.inner.stats.op_write.one();
         self.check_loss(file)?;
         self.write_pieces(file, at, data, kill).await.map_err(|error| self.heard_of_loss(file, error))
+    }
+
+    /// As [`Client::write`], until all of `data` is written. At the end of the file the pieces follow one another, but other
+    /// machines' may lie in between.
+    ///
+    /// # Errors
+    /// As [`Client::write`]; what comes before the piece that failed is written.
+    pub async fn write_all(
+        &self,
+        file: &OpenFile,
+        mut at: WriteAt,
+        mut data: Bytes,
+        kill: KillPriv,
+    ) -> FsResult<()> {
+        loop {
+            let Written { offset, len, .. } = self.write(file, at, data.clone(), kill).await?;
+            data = data.slice((len as usize).min(data.len())..);
+            match at {
+                _ if data.is_empty() => return Ok(()),
+                _ if len == 0 => return Err(FsError::new(Errno::Io, "the server wrote nothing")),
+                WriteAt::Offset(_) => at = WriteAt::Offset(offset + len),
+                WriteAt::Pages(_) => at = WriteAt::Pages(offset + len),
+                WriteAt::End => {}
+            }
+        }
     }
 
     async fn write_pieces(

@@ -477,14 +477,7 @@ impl Work<'_> {
             return Ok(Outcome::Already);
         }
         self.check_unchanged(fid, lsn).await?;
-        let most = self.client.max_io() as usize;
-        let mut rest = data.clone();
-        let mut at = offset;
-        while !rest.is_empty() {
-            let piece = rest.split_to(rest.len().min(most));
-            let written = self.client.write(&file, WriteAt::Offset(at), piece, kill).await?;
-            at += written.len;
-        }
+        self.client.write_all(&file, WriteAt::Offset(offset), data.clone(), kill).await?;
         Ok(Outcome::Done)
     }
 

@@ -17,7 +17,7 @@ const MIB: usize = 1 << 20;
 async fn fill(client: &Arc<Client>, text: &str, len: usize) -> FsResult<Fid> {
     let new = new_node(FileKind::File);
     let (_, file) = client.create_open(client.root(), &name(text), new, OpenMode::ReadWrite).await?;
-    client.write(&file, WriteAt::Offset(0), vec![b'x'; len].into(), KillPriv::Keep).await?;
+    client.write_all(&file, WriteAt::Offset(0), vec![b'x'; len].into(), KillPriv::Keep).await?;
     Ok(file.fid())
 }
 

@@ -14,7 +14,7 @@ async fn changed(a: &Arc<Client>, text: &str, more: &str) -> Fid {
 async fn append(a: &Arc<Client>, fid: Fid, more: &str) {
     let file = a.open(fid, OpenMode::Write).await.unwrap();
     let before = a.stats().count("here");
-    a.write(&file, WriteAt::End, more.to_owned().into(), KillPriv::Keep).await.unwrap();
+    a.write_all(&file, WriteAt::End, more.to_owned().into(), KillPriv::Keep).await.unwrap();
     assert_eq!(a.stats().count("here"), before + 1, "it was to be delayed: {:?}", a.stats());
 }
 
@@ -158,7 +158,7 @@ async fn append_until_delayed(a: &Arc<Client>, fid: Fid) -> u64 {
     let file = a.open(fid, OpenMode::Write).await.unwrap();
     for more in 1..2000 {
         let before = a.stats().count("here");
-        a.write(&file, WriteAt::End, "x".into(), KillPriv::Keep).await.unwrap();
+        a.write_all(&file, WriteAt::End, "x".into(), KillPriv::Keep).await.unwrap();
         if a.stats().count("here") > before {
             return more;
         }

@@ -210,7 +210,7 @@ async fn two_machines_that_write_by_turns_see_each_other() {
     for round in 0..50 {
         let (client, file) = if round % 2 == 0 { (&a, &mine) } else { (&b, &theirs) };
         let text = format!("{round} ");
-        client.write(file, WriteAt::End, text.clone().into(), KillPriv::Keep).await.unwrap();
+        client.write_all(file, WriteAt::End, text.clone().into(), KillPriv::Keep).await.unwrap();
         all.push_str(&text);
         for (reader, file) in [(&a, &mine), (&b, &theirs)] {
             assert_eq!(read(reader, file).await, all);

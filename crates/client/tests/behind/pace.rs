@@ -67,7 +67,7 @@ async fn messages_of_sharing(cell: &Cell, write: WritePolicy) -> [u64; 3] {
                 0 => {
                     for (client, file) in [(&a, &mine), (&b, &theirs)] {
                         let bytes = text.clone().into();
-                        client.write(file, WriteAt::End, bytes, KillPriv::Keep).await.unwrap();
+                        client.write_all(file, WriteAt::End, bytes, KillPriv::Keep).await.unwrap();
                     }
                 }
                 1 => {

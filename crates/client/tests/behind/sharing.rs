@@ -51,7 +51,7 @@ async fn who_reads_what_is_written_all_the_time_gets_it() {
     let fid = make(&a, a.root(), "log", "").await;
     let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
     for _ in 0..4 {
-        a.write(&file, WriteAt::End, vec![b'x'; 1 << 20].into(), KillPriv::Keep).await.unwrap();
+        a.write_all(&file, WriteAt::End, vec![b'x'; 1 << 20].into(), KillPriv::Keep).await.unwrap();
     }
     let done = Arc::new(AtomicBool::new(false));
     let writing = tokio::spawn({
@@ -59,7 +59,7 @@ async fn who_reads_what_is_written_all_the_time_gets_it() {
         async move {
             let mut written = 0;
             while !done.load(Ordering::Relaxed) {
-                a.write(&file, WriteAt::End, "line\n".into(), KillPriv::Keep).await.unwrap();
+                a.write_all(&file, WriteAt::End, "line\n".into(), KillPriv::Keep).await.unwrap();
                 written += 1;
                 tokio::task::yield_now().await;
             }
@@ -93,7 +93,7 @@ async fn a_name_that_is_replaced_here_and_through_at_once_loses_nothing() {
                     a.unlink(mine, &name("n")).await.unwrap();
                     continue;
                 }
-                a.write(&file, WriteAt::End, "more".into(), KillPriv::Keep).await.unwrap();
+                a.write_all(&file, WriteAt::End, "more".into(), KillPriv::Keep).await.unwrap();
             }
         }
     });
@@ -137,7 +137,7 @@ async fn what_a_recall_costs_is_counted() {
     assert!(count("fsync_flush_nanos") > 0);
     make(&a, e, "third", "z").await;
     let large = a.open(find(&a, &["e", "third"]).await.unwrap(), OpenMode::ReadWrite).await.unwrap();
-    a.write(&large, WriteAt::End, vec![1; PAST_THE_LOG].into(), KillPriv::Keep).await.unwrap();
+    a.write_all(&large, WriteAt::End, vec![1; PAST_THE_LOG].into(), KillPriv::Keep).await.unwrap();
     assert!(count("through_flush_nanos") > 0 && count("through_large") == 1, "{:?}", a.stats());
 }
 
@@ -152,7 +152,7 @@ async fn two_who_poll_for_a_lease_write_by_turns() {
         let writer = [&a, &b][turn % 2];
         let file = writer.open(fid, OpenMode::ReadWrite).await.unwrap();
         assert_eq!(read(writer, &file).await.len(), turn * 5);
-        writer.write(&file, WriteAt::End, "line\n".into(), KillPriv::Keep).await.unwrap();
+        writer.write_all(&file, WriteAt::End, "line\n".into(), KillPriv::Keep).await.unwrap();
     }
     for client in [&a, &b] {
         assert!(client.stats().count("lease_polls") > 0, "{:?}", client.stats());
@@ -171,7 +171,7 @@ async fn who_polls_gets_the_lease_of_who_is_silent_when_its_term_is_over() {
     silent.sync_all().await.unwrap();
     proxy.set(Weather::Cut);
     let file = open(&polling, "f").await;
-    polling.write(&file, WriteAt::Offset(0), "after!".into(), KillPriv::Keep).await.unwrap();
+    polling.write_all(&file, WriteAt::Offset(0), "after!".into(), KillPriv::Keep).await.unwrap();
     assert!(polling.stats().count("lease_polls") > 10, "{:?}", polling.stats());
     proxy.set(Weather::Fine);
     assert_eq!(contents(&silent, &["f"]).await, "after!");

@@ -40,13 +40,13 @@ async fn every_kind_of_fallocate_is_logged_and_does_what_the_server_does() {
             for (client, dir) in [(&a, dir), (&b, through)] {
                 let fid = make(client, dir, &text, "").await;
                 let file = client.open(fid, OpenMode::ReadWrite).await.unwrap();
-                client.write(&file, WriteAt::End, data(20_000), KillPriv::Keep).await.unwrap();
+                client.write_all(&file, WriteAt::End, data(20_000), KillPriv::Keep).await.unwrap();
                 let sent = client.stats().count("msg_allocate");
                 client.fallocate(&file, offset, len, how, KillPriv::Keep).await.unwrap();
                 let expected = if dir == through { sent + 1 } else { sent };
                 assert_eq!(client.stats().count("msg_allocate"), expected, "{text}");
                 // What it has now is written to, too.
-                client.write(&file, WriteAt::Offset(offset + 1), data(7), KillPriv::Keep).await.unwrap();
+                client.write_all(&file, WriteAt::Offset(offset + 1), data(7), KillPriv::Keep).await.unwrap();
             }
             names.push(text);
         }
@@ -90,7 +90,7 @@ async fn what_is_read_of_a_hole_that_was_just_punched_is_nothing() {
     let a = writer(&cell).await;
     let fid = make(&a, a.root(), "f", "").await;
     let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
-    a.write(&file, WriteAt::End, data(10_000), KillPriv::Keep).await.unwrap();
+    a.write_all(&file, WriteAt::End, data(10_000), KillPriv::Keep).await.unwrap();
     a.sync_all().await.unwrap();
     assert_eq!(read(&a, &file).await, data(10_000));
     a.fallocate(&file, 2000, 3000, Allocate::PunchHole, KillPriv::Keep).await.unwrap();
@@ -107,7 +107,7 @@ async fn a_copy_of_what_is_cached_is_logged_and_one_with_holes_is_the_servers() 
     let (from, to) = (make(&a, a.root(), "from", "").await, make(&a, a.root(), "to", "before").await);
     let from = a.open(from, OpenMode::ReadWrite).await.unwrap();
     let to = a.open(to, OpenMode::ReadWrite).await.unwrap();
-    a.write(&from, WriteAt::End, data(10_000), KillPriv::Keep).await.unwrap();
+    a.write_all(&from, WriteAt::End, data(10_000), KillPriv::Keep).await.unwrap();
     // As much as there is.
     assert_eq!(a.copy_range((&from, 1000), (&to, 3), 1 << 30, KillPriv::Keep).await.unwrap(), 9000);
     assert_eq!(a.copy_range((&from, 10_000), (&to, 3), 100, KillPriv::Keep).await.unwrap(), 0);
@@ -174,7 +174,7 @@ async fn idle_on_this_disk() {
     let own = free(Arc::clone(&a)).await;
     let file = a.open(make(&a, a.root(), "f", "").await, OpenMode::ReadWrite).await.unwrap();
     for _ in 0..8 {
-        a.write(&file, WriteAt::End, data(128 << 10), KillPriv::Keep).await.unwrap();
+        a.write_all(&file, WriteAt::End, data(128 << 10), KillPriv::Keep).await.unwrap();
     }
     let left = free(Arc::clone(&a)).await;
     assert!(left + (1 << 20) <= own, "{left} of {own} bytes are free: {:?}", a.stats());
@@ -222,7 +222,7 @@ async fn statfs_counts_what_the_server_has_not_heard_of() {
     // Data takes room for inodes, too.
     let file = a.open(find(&a, &["d", "7"]).await.unwrap(), OpenMode::ReadWrite).await.unwrap();
     for _ in 0..4 {
-        a.write(&file, WriteAt::End, data(200 << 10), KillPriv::Keep).await.unwrap();
+        a.write_all(&file, WriteAt::End, data(200 << 10), KillPriv::Keep).await.unwrap();
     }
     let untold = free(&a).await;
     assert!(
@@ -260,7 +260,7 @@ async fn what_is_written_into_holes_counts_before_it_is_told() {
     for (offset, len) in
         [(40_000, 5), (0, 16_000), (39_000, 3000), (16_000, 4096), (99_000, 9000), (108_000, 10)]
     {
-        a.write(&file, WriteAt::Offset(offset), data(len), KillPriv::Keep).await.unwrap();
+        a.write_all(&file, WriteAt::Offset(offset), data(len), KillPriv::Keep).await.unwrap();
         written[offset as usize..offset as usize + len].fill(true);
         let least = written.iter().filter(|written| **written).count() as u64;
         let size = a.getattr(fid).await.unwrap().value.size;

@@ -44,7 +44,7 @@ async fn a_listing_of_what_ten_others_write_is_true_and_costs_them_little() {
         while !done.load(Ordering::Relaxed) {
             for (file, growing) in &growing {
                 growing.begun.fetch_add(5, Ordering::SeqCst);
-                a.write(file, WriteAt::End, "line\n".into(), KillPriv::Keep).await.unwrap();
+                a.write_all(file, WriteAt::End, "line\n".into(), KillPriv::Keep).await.unwrap();
                 growing.acknowledged.fetch_add(5, Ordering::SeqCst);
             }
             tokio::time::sleep(Duration::from_millis(2)).await;

@@ -204,7 +204,7 @@ pub(crate) async fn file(client: &Arc<Client>, path: &str, data: impl Into<Bytes
 }
 
 pub(crate) async fn write(client: &Arc<Client>, file: &OpenFile, at: u64, data: impl Into<Bytes>) {
-    client.write(file, WriteAt::Offset(at), data.into(), KillPriv::Keep).await.unwrap();
+    client.write_all(file, WriteAt::Offset(at), data.into(), KillPriv::Keep).await.unwrap();
 }
 
 pub(crate) async fn open(client: &Arc<Client>, path: &str) -> Arc<OpenFile> {

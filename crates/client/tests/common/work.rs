@@ -276,7 +276,7 @@ pub(crate) async fn take(client: &Arc<Client>, step: &Step) {
         }
         Step::Write(path, at, data) => {
             let file = client.open(meant(client, path).await, OpenMode::ReadWrite).await.unwrap();
-            client.write(&file, WriteAt::Offset(*at), data.clone().into(), KillPriv::Keep).await.unwrap();
+            client.write_all(&file, WriteAt::Offset(*at), data.clone().into(), KillPriv::Keep).await.unwrap();
         }
         Step::Truncate(path, size) => {
             let set = SetAttr { size: Some(*size), ..SetAttr::default() };

@@ -26,7 +26,7 @@ async fn contents(client: &Arc<Client>, fid: Fid) -> String {
 
 async fn overwrite(client: &Arc<Client>, fid: Fid, data: &str) {
     let file = client.open(fid, OpenMode::ReadWrite).await.unwrap();
-    client.write(&file, WriteAt::Offset(0), data.to_owned().into(), KillPriv::Keep).await.unwrap();
+    client.write_all(&file, WriteAt::Offset(0), data.to_owned().into(), KillPriv::Keep).await.unwrap();
 }
 
 /// All names of a directory, with attributes.

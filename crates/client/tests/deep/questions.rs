@@ -67,7 +67,7 @@ async fn what_nothing_covers_is_told_before_a_question_about_a_lease_that_is_not
         async move { client.sync_all().await }
     });
     told.recv().await.unwrap();
-    client.write(&file, WriteAt::Offset(0), "not told".into(), KillPriv::Keep).await.unwrap();
+    client.write_all(&file, WriteAt::Offset(0), "not told".into(), KillPriv::Keep).await.unwrap();
     go_on.send(()).unwrap();
     let (second, acks) = server.await.unwrap();
     assert!(second, "answered before the server has heard of the write");
@@ -124,7 +124,7 @@ async fn a_question_about_part_of_a_deep_lease_waits_for_the_digest_under_way_an
         async move { client.sync_all().await }
     });
     told.recv().await.unwrap();
-    client.write(&file, WriteAt::Offset(0), "not told".into(), KillPriv::Keep).await.unwrap();
+    client.write_all(&file, WriteAt::Offset(0), "not told".into(), KillPriv::Keep).await.unwrap();
     go_on.send(()).unwrap();
     let (digests, acks) = server.await.unwrap();
     assert_eq!((digests, acks.len()), (1, 1), "{acks:?}");
@@ -190,7 +190,7 @@ async fn a_question_waits_for_no_digest_that_is_begun_later_and_its_holder_says_
         async move {
             for number in 0..2 {
                 let data = Bytes::from(vec![1; 1 << 20]);
-                client.write(&file, WriteAt::Offset(number << 20), data, KillPriv::Keep).await.unwrap();
+                client.write_all(&file, WriteAt::Offset(number << 20), data, KillPriv::Keep).await.unwrap();
             }
             client.sync_all().await
         }

@@ -158,7 +158,7 @@ async fn what_was_changed_here_passes_as_the_server_has_it() {
     let mut sizes = Vec::new();
     for (who, by) in [(&new, &other), (&other, &new), (&new, &other)] {
         let file = who.open(f, soda_client::OpenMode::Write).await.unwrap();
-        who.write(&file, WriteAt::End, "+".into(), KillPriv::Keep).await.unwrap();
+        who.write_all(&file, WriteAt::End, "+".into(), KillPriv::Keep).await.unwrap();
         sizes.push(by.getattr(f).await.unwrap().value.size);
     }
     assert_eq!(sizes, [8, 9, 10]);
@@ -207,7 +207,7 @@ async fn nothing_is_said_of_an_inode_before_the_kernel_has_forgotten() {
     let other = cell.client().await;
     let new = heir_of(&old, patient(&cell)).await;
     let file = new.open(f, soda_client::OpenMode::Write).await.unwrap();
-    new.write(&file, WriteAt::End, "+new".into(), KillPriv::Keep).await.unwrap();
+    new.write_all(&file, WriteAt::End, "+new".into(), KillPriv::Keep).await.unwrap();
     let asks = tokio::spawn({
         let other = Arc::clone(&other);
         async move { other.stat(f).await.unwrap().value.size }
