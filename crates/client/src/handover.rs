@@ -114,7 +114,7 @@ impl Client {
         let inner = &self.inner;
         self.cache_is_open().await;
         loop {
-            self.sync_all().await?;
+            self.tell_all().await?;
             // Each time: the answer to a request that is under way may leave more of them to this client.
             self.leave_all_locks_to_server()?;
             self.settle().await;

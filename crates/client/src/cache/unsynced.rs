@@ -22,6 +22,8 @@ pub(crate) struct Unsynced {
     answering: Option<OpId>,
     lost: FxHashMap<Fid, Loss>,
     losses: u64,
+    /// Of which losses whoever has all synced has heard.
+    said_of_all: Heard,
 }
 
 /// Changes of an inode were lost. Each open file that there was says so once; so does the first that is opened after it, if
@@ -166,6 +168,13 @@ impl Unsynced {
         self.take_lost_since(fid, &mut heard)
     }
 
+    /// For one who asks for no inode in particular: whether anything was lost since the last time that he asked, and nobody has
+    /// heard of it (as the superblock's errseq_t). Who has it open hears of it all the same.
+    pub(crate) fn take_unheard(&mut self) -> bool {
+        let said = std::mem::replace(&mut self.said_of_all, Heard(self.losses));
+        self.lost.values().any(|loss| loss.number > said.0 && loss.told == Told::Nobody)
+    }
+
     pub(crate) fn losses(&self) -> Losses {
         Losses { count: self.losses, lost: self.lost.iter().map(|(fid, loss)| (*fid, *loss)).collect() }
     }
@@ -226,6 +235,19 @@ mod tests {
         assert!(!unsynced.take_lost(A), "somebody has heard");
         unsynced.note_lost(A);
         assert!(unsynced.take_lost_since(A, &mut one) && unsynced.take_lost_since(A, &mut opened_after));
+    }
+
+    #[test]
+    fn who_asks_for_all_hears_once_of_what_nobody_has_heard_of() {
+        let mut unsynced = Unsynced::default();
+        assert!(!unsynced.take_unheard());
+        unsynced.note_lost(A);
+        unsynced.note_lost(B);
+        assert!(unsynced.take_lost(A));
+        assert!(unsynced.take_unheard() && !unsynced.take_unheard());
+        assert!(unsynced.take_lost(B), "as if nobody had asked for all");
+        unsynced.note_lost(A);
+        assert!(unsynced.take_lost(A) && !unsynced.take_unheard(), "it was said");
     }
 
     #[test]

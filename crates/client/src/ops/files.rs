@@ -331,11 +331,23 @@ impl Client {
     /// Tells the server everything that was done here, and has it made durable: sync(2).
     ///
     /// # Errors
-    /// ENOSPC if the server has no room for it; EIO if it was lost.
+    /// ENOSPC if the server has no room for it; EIO if changes of anything were lost, now or before, and nobody has heard of it.
     pub async fn sync_all(&self) -> FsResult<()> {
+        let told = self.tell_all().await;
+        if told.as_ref().is_err_and(|error| error.errno != Errno::Io) {
+            return told;
+        }
+        let lost = crate::lock(&self.inner.state).unsynced.take_unheard();
+        told.and_then(|()| unless_lost(lost))
+    }
+
+    /// As [`Client::sync_all`]; of what was lost before this says nothing.
+    ///
+    /// # Errors
+    /// ENOSPC if the server has no room for it; EIO if it is lost before it is told.
+    pub async fn tell_all(&self) -> FsResult<()> {
         self.inner.flush_all().await?;
-        self.fsync_there(self.root()).await?;
-        unless_lost(crate::lock(&self.inner.state).unsynced.take_lost(self.root()))
+        self.fsync_there(self.root()).await
     }
 
     /// Says once that changes of the file were lost, to who may have made them.

@@ -5,12 +5,14 @@
 //!
 //! How far it comes is noted beside the log record by record, so that who is interrupted can go on: with what the server has
 //! done, as done, and with the one that was under way, which may have been done or not. What is noted is not needed any more
-//! when the server's disk has it. (A power cut of the server between a kill of this program and that takes what was done
-//! since the last time that it was asked for its disk.)
+//! when the server's disk has it. If a power cut of the server takes something before that, nothing of what was done since the
+//! server was last asked for its disk counts as done, and the rest is left to the next time. (Not so if nobody is there to
+//! notice: the power fails between the end of this program, be it killed or out of patience, and its next run.)
 
 use super::KeptRecord;
 use super::progress::{Notes, Progress, Reached};
 use super::show::Paths;
+use crate::cache::unsynced::Heard;
 use crate::client::Client;
 use crate::log::disk::inodes_of;
 use crate::ops::{OpenFile, OpenMode, RenameHow};
@@ -60,12 +62,18 @@ impl Outcome {
 pub(super) struct Report {
     pub(super) applied: Vec<Applied>,
     pub(super) over: BTreeSet<Lsn>,
+    /// Done, and the server's disk may lack it.
+    unsettled: Vec<Lsn>,
+    /// What the client had lost when it began.
+    lost_before: Heard,
 }
 
 /// Why it did not come to its end.
 pub(super) enum Halt {
     /// The server does not answer; so many records were gone through.
     Silent { done: usize, cause: FsError },
+    /// The server has lost what was done last; so many records were gone through.
+    Lost { done: usize },
     /// How far it comes cannot be noted.
     Unnoted(io::Error),
 }
@@ -94,7 +102,7 @@ pub(super) async fn apply(
         open: Vec::new(),
         spoiled: HashMap::new(),
     };
-    let mut report = Report { applied: Vec::new(), over: BTreeSet::new() };
+    let mut report = Report::begin(client);
     let silent = |done: usize| move |cause| Halt::Silent { done, cause };
     work.forget_nameless(&mut done).await.map_err(silent(0))?;
     let mut paths = Paths::default();
@@ -105,31 +113,60 @@ pub(super) async fn apply(
             Outcome::Already
         } else {
             notes.note_tried(record.lsn)?;
-            let (outcome, reached) = work.next(record).await.map_err(silent(so_far))?;
-            if outcome.is_done() {
-                notes.note_done(record.lsn, &reached)?;
+            let carried_out = work.next(record).await;
+            if let Ok((outcome, reached)) = &carried_out
+                && outcome.is_done()
+            {
+                notes.note_done(record.lsn, reached)?;
+                report.unsettled.push(record.lsn);
             }
-            outcome
+            report.check_loss(&work, &mut notes)?;
+            carried_out.map_err(silent(so_far))?.0
         };
         report.applied.push(Applied { record: paths.show(record), outcome });
         progress(so_far + 1);
         if (so_far + 1).is_multiple_of(SETTLED) {
-            report.settle(client, found, &mut notes).await?;
+            report.settle(&work, &mut notes).await?;
         }
     }
-    report.settle(client, found, &mut notes).await?;
+    report.settle(&work, &mut notes).await?;
     Ok(report)
 }
 
 impl Report {
+    fn begin(client: &Client) -> Report {
+        let lost_before = losses_of(client);
+        Report { applied: Vec::new(), over: BTreeSet::new(), unsettled: Vec::new(), lost_before }
+    }
+
     /// Waits until the server's disk has what was done, and notes that it is not needed any more.
-    async fn settle(&mut self, client: &Arc<Client>, found: &Found, notes: &mut Notes) -> Result<(), Halt> {
+    async fn settle(&mut self, work: &Work<'_>, notes: &mut Notes) -> Result<(), Halt> {
         let done = self.applied.len();
-        client.sync_all().await.map_err(|cause| Halt::Silent { done, cause })?;
-        let over = over(found, &self.applied);
+        let told = work.client.tell_all().await;
+        self.check_loss(work, notes)?;
+        told.map_err(|cause| Halt::Silent { done, cause })?;
+        self.unsettled.clear();
+        let over = over(work.found, &self.applied);
         let news: Vec<Lsn> = over.into_iter().filter(|lsn| self.over.insert(*lsn)).collect();
         Ok(notes.note_over(&news)?)
     }
+
+    /// Of what was done and is lost nothing counts as done.
+    fn check_loss(&mut self, work: &Work<'_>, notes: &mut Notes) -> Result<(), Halt> {
+        if losses_of(work.client) == self.lost_before {
+            return Ok(());
+        }
+        let lost: HashSet<Lsn> = self.unsettled.iter().copied().collect();
+        let records = work.found.records().into_iter().filter(|record| lost.contains(&record.lsn));
+        let touched: BTreeSet<Fid> = records.flat_map(|record| inodes_of(&record.change)).collect();
+        let touched: Vec<(Fid, Fid)> = touched.into_iter().map(|fid| (fid, work.now(fid))).collect();
+        notes.note_lost(&self.unsettled, &touched)?;
+        Err(Halt::Lost { done: self.applied.len() })
+    }
+}
+
+fn losses_of(client: &Client) -> Heard {
+    crate::lock(&client.inner.state).unsynced.heard_of_all()
 }
 
 /// The records that are not needed any more, of those that were gone through. What was done to a file without a name ends
@@ -232,7 +269,7 @@ impl Work<'_> {
                 && error.errno == Errno::Io
             {
                 // The server's disk fails, or the server is away, or the session was lost in between.
-                self.client.sync_all().await.map_err(|_| error.clone())?;
+                self.client.tell_all().await.map_err(|_| error.clone())?;
                 self.tried = Some(record.lsn);
                 result = self.carry_out(record.lsn, &record.change).await;
             }

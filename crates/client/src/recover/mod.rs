@@ -44,6 +44,11 @@ pub enum RecoverError {
         "the server does not answer ({cause}): {done} of {of} changes were gone through. Apply it again to go on"
     )]
     Silent { done: usize, of: usize, cause: FsError },
+    #[error(
+        "the server has lost changes in a power cut, some of these perhaps: {done} of {of} were gone through, and what was \
+         applied last does not count. Apply it again to go on"
+    )]
+    Lost { done: usize, of: usize },
 }
 
 /// What is to become of a log.
@@ -215,8 +220,8 @@ impl KeptLog {
     /// change how many have been gone through.
     ///
     /// # Errors
-    /// The log cannot be read, or somebody else applies it; the server does not answer; how far it comes cannot be written
-    /// beside it. Nothing is lost: the next time goes on there.
+    /// The log cannot be read, or somebody else applies it; the server does not answer, or loses what was applied; how far it
+    /// comes cannot be written beside it. Nothing is lost: the next time goes on there.
     pub async fn apply(
         &self,
         client: &Arc<Client>,
@@ -240,6 +245,7 @@ impl KeptLog {
         let report = apply::apply(client, &found, before, notes, progress).await;
         let apply::Report { applied, over } = report.map_err(|halt| match halt {
             apply::Halt::Silent { done, cause } => RecoverError::Silent { done, of, cause },
+            apply::Halt::Lost { done } => RecoverError::Lost { done, of },
             apply::Halt::Unnoted(source) => failed(source),
         })?;
         if over.len() == of && found.damage.is_none() {

@@ -8,6 +8,7 @@
 //! 1 900 3 1001 4 12              an inode has become another one: volume, inode, generation, inode now, generation now, version
 //! done 7                         the server has done it
 //! over 7                         the server's disk has it: it is not needed any more
+//! lost 7                         the server has lost it
 //! ```
 
 use soda_protocol::Lsn;
@@ -63,6 +64,8 @@ impl Progress {
             self.tried.take_if(|tried| *tried == lsn);
         } else if let Some(lsn) = of("over ") {
             self.over.insert(lsn);
+        } else if let Some(lsn) = of("lost ") {
+            self.done.remove(&lsn);
         } else if let Some((fid, reached)) = parse(line) {
             self.reached.insert(fid, reached);
         }
@@ -105,6 +108,18 @@ impl Notes {
         reached.iter().for_each(|(fid, reached)| add_reached(&mut text, *fid, *reached));
         add(&mut text, "done", lsn);
         self.0.write_all(text.as_bytes())
+    }
+
+    /// The server has lost what it had done of these. How far the inodes that they touch have come nobody knows, so they are at no
+    /// version: others may have brought them to the same one. On the disk when it returns.
+    pub(super) fn note_lost(&mut self, lsns: &[Lsn], inodes: &[(Fid, Fid)]) -> io::Result<()> {
+        let mut text = String::new();
+        for (fid, now) in inodes {
+            add_reached(&mut text, *fid, Reached { now: *now, version: Version(0) });
+        }
+        lsns.iter().for_each(|lsn| add(&mut text, "lost", *lsn));
+        self.0.write_all(text.as_bytes())?;
+        self.0.sync_all()
     }
 
     /// On the disk when it returns.
@@ -171,6 +186,10 @@ mod tests {
         text.push_str("1 2 3\nx\n1 2 99999999999 4 5 6\ndone x\ndone 31");
         fs::write(dir.path().join(NAME), text).unwrap();
         assert_eq!(Progress::read(dir.path()), expected);
+        let mut notes = Notes::begin(dir.path(), &expected).unwrap();
+        notes.note_lost(&[Lsn(2)], &[(fid(6), fid(6))]).unwrap();
+        let lost = Progress::read(dir.path());
+        assert_eq!((lost.done, lost.reached[&fid(6)].version), (BTreeSet::from([Lsn(1)]), Version(0)));
         let mut notes = Notes::begin(dir.path(), &expected).unwrap();
         notes.note_done(Lsn(31), &[]).unwrap();
         let after = Progress::read(dir.path());

@@ -120,6 +120,22 @@ async fn nothing_on_its_way_is_done_without_what_was_lost_before_it() {
     assert_eq!(a.stats().count("lost_records"), 1, "what was written on top");
 }
 
+/// Such as `soda sync`, which asks for no file.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_all_synced_hears_once_that_something_was_lost() {
+    let mut cell = Cell::syncing_when_asked();
+    let a = cell.client().await;
+    let f = file(&a, "f", "before").await;
+    a.sync_all().await.unwrap();
+    let medium = cell.medium();
+    write(&a, &f, 0, "after!").await;
+    cell.power_cut_since(medium);
+    cell.restart();
+    assert_eq!(a.sync_all().await.unwrap_err().errno, Errno::Io);
+    a.sync_all().await.expect("once");
+    assert_eq!(a.fsync_file(&f).await.unwrap_err().errno, Errno::Io, "and who has the file open");
+}
+
 /// What was removed under its lease is there again at the server, and nobody holds a lease on it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removal_that_a_power_cut_took_is_told_again() {

@@ -96,6 +96,34 @@ async fn who_hears_nothing_of_the_server_stops_and_can_go_on() {
     assert_eq!(recover::list(cache.path()).unwrap(), []);
 }
 
+/// The server's power fails while it is applied, and it is there again at once: nobody has to wait, and nothing fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_server_loses_meanwhile_stays_in_the_log() {
+    let Kept { mut cell, cache, other, log } = fenced().await;
+    for stop in [3, 6, 8] {
+        let _ = other.sync_all().await;
+        let mut medium = Some(cell.medium());
+        let cut = |done| {
+            if done == stop {
+                cell.power_cut_since(medium.take().unwrap());
+                cell.restart();
+            }
+        };
+        match log.apply(&other, cut).await {
+            Err(RecoverError::Lost { done, of }) => {
+                assert!(done >= stop && of == log.records, "{done} of {of}");
+            }
+            result => panic!("{stop}: {result:#?}"),
+        }
+        assert_eq!(find(&other, &["new"]).await, None, "what was applied is lost");
+    }
+    let [log] = &recover::list(cache.path()).unwrap()[..] else { panic!("nobody has it any more") };
+    let report = log.apply(&other, |_| ()).await.unwrap();
+    assert!(report.iter().all(|applied| applied.outcome.is_done()), "{report:#?}");
+    assert_applied(&other).await;
+    assert_eq!(recover::list(cache.path()).unwrap(), []);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_at_once_exclude_each_other() {
     let Kept { cell: _cell, cache, other, log } = fenced().await;

@@ -77,7 +77,7 @@ impl Mount {
         let client = &self.fs.inner().client;
         let told = tokio::time::timeout(TELLING, async {
             client.cache_is_open().await;
-            client.sync_all().await
+            client.tell_all().await
         });
         let told = told.await;
         told.map_err(|_| StayError::Slow)?.map_err(StayError::Untold)?;
