@@ -165,7 +165,9 @@ mod tests {
             assert!(state.need_not_be_told(fid, InUse::No));
             let aside = state.set_data_aside(fid);
             assert!(aside.is_some() && !state.is_ahead(&[fid]));
+            assert_eq!(state.to_tell_first([fid].into_iter()), [fid], "it may come back");
             state.forget_data_aside(fid, aside);
+            assert_eq!(state.to_tell_first([fid].into_iter()), []);
         }
         assert!(state.behind.log.looked_at() - before < 20, "{}", state.behind.log.looked_at() - before);
         assert_eq!(state.behind.log.pending_count() as u64, FILES - 2);

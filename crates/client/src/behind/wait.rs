@@ -2,13 +2,14 @@
 
 use crate::cache::State;
 use crate::inner::Inner;
+use crate::log::Behind;
 use crate::log::waiting::What;
 use soda_protocol::Lsn;
 use soda_types::{Errno, Fid, FsError, FsResult, Monotonic};
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 /// What becomes of an operation for which changes were to be told that are lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,18 +136,7 @@ impl Inner {
         }
         let losses = || self.losses.load(Ordering::SeqCst);
         let before = losses();
-        let settled = async {
-            loop {
-                let settled = self.locked().0.behind.aside_up_to(last);
-                let Some(settled) = settled else { return };
-                let mut less = pin!(settled.notified());
-                less.as_mut().enable();
-                // It may have been settled before anybody listened.
-                if self.locked().0.behind.aside_up_to(last).is_some() {
-                    less.await;
-                }
-            }
-        };
+        let settled = self.until_less_aside(|behind| behind.aside_up_to(last));
         match self.patience() {
             None => settled.await,
             Some(patience) => {
@@ -160,6 +150,25 @@ impl Inner {
         match losses() == before {
             true => Ok(()),
             false => Err(FsError::new(Errno::Io, "delayed writes were lost with the session")),
+        }
+    }
+
+    /// Waits until nothing is set aside of what was done to these inodes: it is gone with its file, or to be told after all.
+    pub(crate) async fn nothing_aside_of(&self, fids: &[Fid]) {
+        self.until_less_aside(|behind| behind.aside_of(fids)).await;
+    }
+
+    async fn until_less_aside(&self, what_tells: impl Fn(&Behind) -> Option<Arc<Notify>>) {
+        loop {
+            let settled = what_tells(&self.locked().0.behind);
+            let Some(settled) = settled else { return };
+            let mut less = pin!(settled.notified());
+            less.as_mut().enable();
+            // It may have been settled before anybody listened.
+            let is_left = what_tells(&self.locked().0.behind).is_some();
+            if is_left {
+                less.await;
+            }
         }
     }
 

@@ -387,13 +387,15 @@ impl State {
 
     // ------------------------------------------------------------ what the server lacks
 
-    /// What the server has to be told all of before the leases on these inodes may be given to others. That a directory could be
-    /// moved here may have been decided by where those above it lie: they stay there until it is told.
+    /// What the server has to be told all of before the leases on these inodes may be given to others; also of what data is set
+    /// aside: if the removal fails it is to be told. That a directory could be moved here may have been decided by where those
+    /// above it lie: they stay there until it is told.
     pub(crate) fn to_tell_first(&self, fids: impl Iterator<Item = Fid> + Clone) -> Vec<Fid> {
         let is_directory = |fid: Fid| self.peek(fid).is_some_and(|inode| inode.dir.is_some());
         let above = fids.clone().any(is_directory);
         let moved = if above { self.behind.log.moved_directories() } else { Vec::new() };
-        moved.into_iter().chain(fids).filter(|fid| self.is_ahead(&[*fid])).collect()
+        let is_owed = |fid: &Fid| self.is_ahead(&[*fid]) || self.behind.aside_of(&[*fid]).is_some();
+        moved.into_iter().chain(fids).filter(is_owed).collect()
     }
 
     /// Whether the lease on the inode may be given back unasked: nothing is to be told before, and a power cut of the server

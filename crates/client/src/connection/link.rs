@@ -345,6 +345,13 @@ impl<C> Link<C> {
         changes.map(|(tag, _)| *tag).collect()
     }
 
+    /// Requests that change a name of the inode.
+    pub(crate) fn changing_a_name_of(&self, fid: Fid) -> Vec<u64> {
+        let table = crate::lock(&self.table);
+        let is_one = |pending: &Pending<C>| !pending.names_of.is_empty() && pending.touches.contains(&fid);
+        table.pending.iter().filter(|(_, pending)| is_one(pending)).map(|(tag, _)| *tag).collect()
+    }
+
     /// A session has begun that is not the one before: takes out what fails with that. The rest gets a new ticket each, for
     /// the new one.
     pub(crate) fn take_lost(

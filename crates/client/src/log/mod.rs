@@ -249,6 +249,12 @@ impl Behind {
         std::mem::take(&mut self.aside).into_values().flatten().collect()
     }
 
+    /// What tells that less is set aside of what was done to these inodes; `None`: nothing is.
+    pub(crate) fn aside_of(&self, fids: &[Fid]) -> Option<Arc<Notify>> {
+        let mut set_aside = self.aside.values().flatten().flat_map(|record| Behind::inodes_of(&record.change));
+        set_aside.any(|fid| fids.contains(&fid)).then(|| Arc::clone(&self.settled))
+    }
+
     /// What tells that less is set aside of what was done up to this record; `None`: nothing is.
     pub(crate) fn aside_up_to(&self, last: Lsn) -> Option<Arc<Notify>> {
         self.aside.range(..=last).next().map(|_| Arc::clone(&self.settled))

@@ -2,6 +2,7 @@
 
 use super::{Asked, Part};
 use crate::cache::State;
+use crate::connection::link::Cancelled;
 use crate::inner::Inner;
 use crate::kernel::Plan;
 use soda_protocol::Note;
@@ -77,13 +78,26 @@ impl Inner {
                 self.stats.recall_flushes(crate::lock(&self.state).behind.needed_for(&untold));
             }
             // It fails where the server has no room, which may change, or if all is lost: then nothing is ahead any more.
-            let flushed = tokio::time::timeout(PROGRESS, self.flush(&untold)).await;
+            let flush = async {
+                self.nothing_aside_of(&untold).await;
+                self.flush(&untold).await
+            };
+            let flushed = tokio::time::timeout(PROGRESS, flush).await;
             if matches!(flushed, Ok(Err(_))) {
                 tokio::time::sleep(FLUSH_AGAIN).await;
             }
             if flushed.is_err() {
+                self.take_back_removals(&untold);
                 self.report_progress(asked, &mut digests);
             }
+        }
+    }
+
+    /// A removal for which data was set aside may wait at the server for whoever waits for this recall.
+    fn take_back_removals(self: &Arc<Inner>, fids: &[Fid]) {
+        let is_aside = |fid: &&Fid| crate::lock(&self.state).behind.aside_of(&[**fid]).is_some();
+        for tag in fids.iter().filter(is_aside).flat_map(|fid| self.link.changing_a_name_of(*fid)) {
+            self.cancel(tag, Cancelled::ByRecall);
         }
     }
 

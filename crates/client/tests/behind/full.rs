@@ -324,6 +324,55 @@ async fn removed_while_open_elsewhere() {
     assert_eq!(a.stats().count("lost_records"), 0);
 }
 
+// SEMANTICS 46, 54
+#[test]
+fn who_reads_what_is_about_to_be_removed_sees_what_was_written_to_it() {
+    on_a_small_disk("behind::full::read_while_it_is_removed", "300m", "TMPDIR");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by who_reads_what_is_about_to_be_removed_sees_what_was_written_to_it"]
+async fn read_while_it_is_removed() {
+    const LEN: usize = 768 * KIB;
+    let cell = Cell::with_term(Duration::from_secs(30));
+    let proxy = Proxy::before(cell.addr).await;
+    let cache = tempfile::tempdir().unwrap();
+    let (a, b) = (writer_with(&cell, caching(&cell, proxy.addr, cache.path())).await, cell.client().await);
+    let old = fill(&a, "old", 4 * KIB).await.unwrap();
+    a.sync_all().await.unwrap();
+    let theirs = open(&b, "old").await;
+    let mine = a.open(old, OpenMode::ReadWrite).await.unwrap();
+    // Goes through and brings the lease.
+    a.setattr(old, SetAttr { perm: Some(0o600), ..SetAttr::default() }).await.unwrap();
+    for at in (0..LEN).step_by(128 * KIB) {
+        write(&a, &mine, at as u64, "y".repeat(128 * KIB)).await;
+    }
+    drop(mine);
+    let hog = hog(&cell);
+    assert_eq!(a.sync_all().await.unwrap_err().errno, Errno::NoSpace, "it is said");
+    // The removal is on its way when it turns out that somebody wants to see the file.
+    proxy.set(Weather::RepliesLost);
+    let held_back = proxy.held_back();
+    let reading = tokio::spawn({
+        let (b, theirs) = (Arc::clone(&b), Arc::clone(&theirs));
+        async move { read(&b, &theirs).await }
+    });
+    eventually("the recall", || proxy.held_back() > held_back).await;
+    let (held_back, through) = (proxy.held_back(), a.stats().count("msg_unlink"));
+    let removing = tokio::spawn({
+        let a = Arc::clone(&a);
+        async move { a.unlink(a.root(), &name("old")).await }
+    });
+    eventually("the answer", || proxy.held_back() > held_back).await;
+    assert_eq!(a.stats().count("msg_unlink"), through + 1);
+    proxy.set(Weather::Fine);
+    assert_eq!(removing.await.unwrap().unwrap_err().errno, Errno::NoSpace, "it is open there");
+    empty(&hog);
+    assert_eq!(reading.await.unwrap(), "y".repeat(LEN));
+    a.sync_all().await.unwrap();
+    assert_eq!(a.stats().count("lost_records"), 0);
+}
+
 // SEMANTICS 49, 54
 #[test]
 fn what_was_set_aside_for_a_removal_is_lost_with_the_session() {
