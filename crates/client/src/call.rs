@@ -260,6 +260,11 @@ impl<T> Waiting<T> {
         received.unwrap_or_else(|_| Err(shut_down()))
     }
 
+    /// As [`Waiting::result`], however long it takes: also with [`Retry::Soft`].
+    pub(crate) async fn result_at_last(self) -> FsResult<T> {
+        Waiting { patience: Retry::Hard, ..self }.result().await
+    }
+
     /// What comes. From a caller that is being killed it is taken back meanwhile, if it still waits.
     async fn received(&mut self) -> Result<FsResult<T>, oneshot::error::RecvError> {
         poll_fn(|context| {

@@ -297,11 +297,12 @@ impl Inner {
         let _ = tokio::time::timeout(KERNEL_PATIENCE, dropped).await;
     }
 
-    /// Waits until the server has been told again what it lost. Errors of that are those of who waits for it.
+    /// Waits until the server has been told again what it lost: with `soft`, too, nothing else goes before that. Errors of that
+    /// are those of who waits for it.
     pub(crate) async fn restored(self: &Arc<Inner>) {
         let lsn = self.locked().0.behind.restoring;
         if let Some(lsn) = lsn
-            && let Err(error) = self.told_up_to(lsn).await
+            && let Err(error) = self.told_at_last_up_to(lsn).await
         {
             tracing::warn!(%error, "not all that the server lost could be told again");
         }

@@ -192,17 +192,35 @@ impl Inner {
     ///
     /// # Errors
     /// As [`Inner::flush`].
-    pub(super) async fn told_up_to(self: &Arc<Inner>, last: Lsn) -> FsResult<()> {
+    async fn told_up_to(self: &Arc<Inner>, last: Lsn) -> FsResult<()> {
+        match self.tell_up_to(last) {
+            Some(receiver) => self.received(receiver).await,
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Inner::told_up_to`], however long it takes: also with [`Retry::Soft`](crate::Retry::Soft).
+    ///
+    /// # Errors
+    /// The server does not take it.
+    pub(super) async fn told_at_last_up_to(self: &Arc<Inner>, last: Lsn) -> FsResult<()> {
+        match self.tell_up_to(last) {
+            Some(receiver) => told(receiver.await),
+            None => Ok(()),
+        }
+    }
+
+    fn tell_up_to(self: &Arc<Inner>, last: Lsn) -> Option<oneshot::Receiver<FsResult<()>>> {
         let receiver = {
             let (mut state, _) = self.locked();
             let log = &state.behind.log;
             if log.first_pending().is_none_or(|first| first > last) && log.under_way().is_none() {
-                return Ok(());
+                return None;
             }
             state.behind.wait_for(What::UpTo(last))
         };
         self.pump();
-        self.received(receiver).await
+        Some(receiver)
     }
 
     /// Waits until there is room in the log.

@@ -101,12 +101,13 @@ impl Inner {
         }
     }
 
-    /// Has the server make durable what fsync has returned for.
+    /// Has the server make durable what fsync has returned for. Who waits for that here is not the one who has been told that
+    /// operations fail after a time: only what the server says can break a promise, or the end of the session.
     async fn keep_promises(self: &Arc<Inner>, asked: Fid) {
         let Some(durable) = self.make_durable() else {
             return crate::lock(&self.state).behind.break_promises();
         };
-        let mut durable = std::pin::pin!(durable.result());
+        let mut durable = std::pin::pin!(durable.result_at_last());
         loop {
             match tokio::time::timeout(PROGRESS, durable.as_mut()).await {
                 Ok(Ok(())) => return,

@@ -21,6 +21,7 @@ mod pace;
 mod power_cut;
 mod privileges;
 mod sharing;
+mod soft;
 mod space;
 mod storm;
 mod unheld;
