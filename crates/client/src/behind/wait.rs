@@ -279,7 +279,10 @@ struct GoingThrough<'a> {
 
 impl<'a> GoingThrough<'a> {
     fn begin(inner: &'a Arc<Inner>, state: &mut State, fids: &[Fid]) -> GoingThrough<'a> {
-        fids.iter().for_each(|fid| state.inode(*fid).log.going_through += 1);
+        for fid in fids {
+            state.inode(*fid).log.going_through += 1;
+            state.repin(*fid);
+        }
         GoingThrough { inner, fids: fids.to_vec() }
     }
 }
@@ -290,6 +293,7 @@ impl Drop for GoingThrough<'_> {
         for fid in &self.fids {
             let inode = state.inode(*fid);
             inode.log.going_through = inode.log.going_through.saturating_sub(1);
+            state.repin(*fid);
         }
     }
 }

@@ -131,6 +131,7 @@ impl State {
             self.holder.let_go(fid);
             self.void(fid);
             if let Some(gone) = self.inodes.remove(&fid) {
+                debug_assert!(!gone.pinned(), "{fid} is in use");
                 self.room.changed(gone.bytes(), 0);
                 if let Some(place) = gone.place {
                     self.idle.remove(place);

@@ -76,6 +76,7 @@ impl Inner {
                     continue;
                 }
                 inode.kernel.recalling += 1;
+                state.repin(fid);
                 self.answers.bump();
                 Plan::new(&mut state, now, fid, None)
             };
@@ -85,7 +86,9 @@ impl Inner {
             let mut state = crate::lock(&self.state);
             state.kernel_dropped(fid);
             state.void(fid);
-            state.inode(fid).kernel.recalling -= 1;
+            if let Some(inode) = state.existing(fid) {
+                inode.kernel.recalling -= 1;
+            }
             let in_use = state.in_use(fid, asked_hooks);
             if let Some(ack) = state.holder.release(now, fid) {
                 if in_use == InUse::Yes {
