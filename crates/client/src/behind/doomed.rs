@@ -57,6 +57,7 @@ impl State {
         if let Some(records) = self.behind.take_aside(aside) {
             self.memory.clear(fid);
             self.not_on_disk_any_more(&records);
+            self.behind.note_less();
         }
     }
 
@@ -122,7 +123,7 @@ mod tests {
     use crate::config::{CacheConfig, Consistency, WriteBehind, WritePolicy};
     use crate::hooks::NoKernel;
     use crate::log::next::UnderWay;
-    use soda_oplog::{Change, DigestLimits};
+    use soda_oplog::{Applied, Change, DigestLimits};
     use soda_types::{Epoch, Grant, Ino, Mode, Scope, SessionId, Term, Timestamp, VolumeId};
     use std::time::Duration;
 
@@ -171,6 +172,26 @@ mod tests {
         }
         assert!(state.behind.log.looked_at() - before < 20, "{}", state.behind.log.looked_at() - before);
         assert_eq!(state.behind.log.pending_count() as u64, FILES - 2);
+    }
+
+    #[test]
+    fn when_nothing_is_left_of_what_a_full_server_did_not_take_it_may_have_room() {
+        let room = |state: &State| (state.behind.log.pending_count() as u64, state.behind.room);
+        let mut state = full();
+        state.lose_log(Applied::Kept);
+        assert_eq!(room(&state), (0, ServerRoom::Enough));
+        let mut state = full();
+        state.holder.handle_session_lost(Monotonic::ZERO);
+        state.give_up_uncovered(None);
+        assert_eq!(room(&state), (0, ServerRoom::Enough));
+        let mut state = full();
+        for ino in 1..=FILES {
+            assert_eq!(room(&state), (FILES + 1 - ino, ServerRoom::Short));
+            let aside = state.set_data_aside(fid(ino));
+            assert_eq!(room(&state), (FILES - ino, ServerRoom::Short), "it may come back");
+            state.forget_data_aside(fid(ino), aside);
+        }
+        assert_eq!(room(&state), (0, ServerRoom::Enough));
     }
 
     #[test]

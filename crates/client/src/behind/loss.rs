@@ -41,6 +41,7 @@ impl State {
         self.behind.reserve.start_over();
         self.behind.before.clear();
         self.behind.moves.clear();
+        self.behind.note_less();
         let ahead: Vec<Fid> =
             self.inodes().filter(|(_, inode)| inode.log.records > 0).map(|(fid, _)| *fid).collect();
         for fid in ahead {
@@ -114,6 +115,7 @@ impl State {
             disk.push_given_up(&records);
         }
         let lost = self.forget_lost(records);
+        self.behind.note_less();
         self.behind.waiting.note_given_up(&self.behind.log);
         lost
     }

@@ -149,8 +149,18 @@ impl Behind {
         self.reserve.note_used(self.log.space_of(under_way.id));
         self.log.handle_applied(under_way.id);
         self.applied += 1;
-        let has_room = under_way.chosen == Chosen::InOrder || self.log.first_pending().is_none();
-        self.room = if has_room { ServerRoom::Enough } else { self.room };
+        if under_way.chosen == Chosen::InOrder {
+            self.room = ServerRoom::Enough;
+        }
+        self.note_less();
+    }
+
+    /// If nothing is left of what the server has no room for, or did not take, what comes next finds out whether it does.
+    pub(crate) fn note_less(&mut self) {
+        if self.log.first_pending().is_none() && self.aside.is_empty() {
+            self.room = ServerRoom::Enough;
+            self.stalled_until = Monotonic::ZERO;
+        }
     }
 
     /// The digest in which everything is that was logged so far and applied.
