@@ -19,6 +19,7 @@
 //! Two steps: the new client connects while the old one only rests ([`Client::let_go`]), and if that fails, or is given up, the
 //! old one goes on with the session ([`Client::go_on`]) as after a connection that broke.
 
+use crate::behind::loss::Keep;
 use crate::cache::disk::DiskCache;
 use crate::cache::handed::HandedCaches;
 use crate::cache::unsynced::Losses;
@@ -321,7 +322,7 @@ impl Successor {
             handed.locks.into_iter().for_each(|(fid, lock)| state.locks.set(fid, lock));
             handed.locks_lost.into_iter().for_each(|(fid, loss)| state.note_lost_locks(fid, loss));
         }
-        inner.begin_disk_log(&first.welcome);
+        inner.begin_disk_log(&first.welcome, Keep::AtOnce);
         crash::point_of_handover("client.heir-begun");
         if let Some((dir, lock)) = log {
             // It is empty; but as long as it is there, who finds it ends the session that it names.

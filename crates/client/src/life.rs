@@ -1,5 +1,6 @@
 //! The beginning of a client and its end.
 
+use crate::behind::loss::Keep;
 use crate::cache::State;
 use crate::cache::disk::DiskCache;
 use crate::call::Order;
@@ -169,7 +170,7 @@ impl Client {
         };
         if !is_told && !self.leaves_a_log() {
             let lost = crate::lock(&inner.state).lose_log(Applied::Kept);
-            inner.report_loss(lost, "the server did not take them before the end");
+            inner.report_loss(lost, "the server did not take them before the end", Keep::AtOnce);
         }
         // The session is what lets the next client send what is left.
         if *inner.phase.borrow() == Phase::Connected && !self.leaves_a_log() {
@@ -242,7 +243,7 @@ impl Client {
                      cache-dir"
                 );
             }
-            None => self.inner.report_loss(lost, "the client is shut down"),
+            None => self.inner.report_loss(lost, "the client is shut down", Keep::AtOnce),
         }
         for (_, pending) in self.inner.link.close() {
             let error = FsError::new(Errno::Io, "the client is shut down");

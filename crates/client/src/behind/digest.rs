@@ -1,5 +1,6 @@
 //! Telling the server: digests, one after the other, some of them without waiting for the answer to the one before.
 
+use super::loss::Keep;
 use crate::cache::State;
 use crate::cache::held_locks::IDLE_BEHIND;
 use crate::cache::inode::{Inode, Keeping, Origin};
@@ -403,7 +404,8 @@ fn handle_answer(arrived: &mut Arrived<'_>, id: DigestId, result: FsResult<(Answ
                 Refused::ForGood(refusal) => {
                     let (lost, inner) = (state.give_up_uncovered(Some(&refusal)), Arc::clone(inner));
                     // Under the lock of the caches nobody is told anything.
-                    inner.runtime.clone().spawn(async move { inner.report_loss(lost, &error.to_string()) });
+                    let runtime = inner.runtime.clone();
+                    runtime.spawn(async move { inner.report_loss(lost, &error.to_string(), Keep::AtOnce) });
                 }
                 Refused::Overtaken => {}
             }

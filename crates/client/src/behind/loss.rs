@@ -19,6 +19,14 @@ use std::time::Duration;
 /// How long the kernel may take to drop what is not so any more.
 const KERNEL_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Whether what is to be done on the local disk is done when this returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Keep {
+    AtOnce,
+    /// By another thread: the disk may hang.
+    Aside,
+}
+
 /// Changes that the server will never hear of.
 #[derive(Debug)]
 pub(crate) struct Lost {
@@ -212,17 +220,15 @@ impl Inner {
     /// After a reclaim: leases that were given back before the server lost what had been told it for them are gone.
     pub(crate) fn give_up_uncovered(self: &Arc<Inner>) {
         let lost = crate::lock(&self.state).give_up_uncovered(None);
-        self.report_loss(
-            lost,
-            "the server came back without them, and somebody else may have changed the files",
-        );
+        let why = "the server came back without them, and somebody else may have changed the files";
+        self.report_loss(lost, why, Keep::AtOnce);
     }
 
-    /// Says what was lost, and keeps it for recovery.
-    pub(crate) fn report_loss(self: &Arc<Inner>, lost: Lost, why: &str) {
+    /// Says what was lost, and keeps it for recovery: `keep` is about the log of a session that is lost, if it is.
+    pub(crate) fn report_loss(self: &Arc<Inner>, lost: Lost, why: &str, keep: Keep) {
         if lost.records.is_empty() {
             if let Some(disk) = lost.disk {
-                disk.remove();
+                self.on_disk(keep, move || disk.remove());
             }
             return;
         }
@@ -231,7 +237,9 @@ impl Inner {
         let goes_on = crate::lock(&self.state).behind.disk().cloned();
         let (inner, why, count, touched) = (Arc::clone(self), why.to_owned(), records.len(), inodes.len());
         match (ended, goes_on) {
-            (Some(disk), _) => inner.say_lost(count, touched, &why, disk.keep(&why).map(Aside::Kept)),
+            (Some(disk), _) => self.on_disk(keep, move || {
+                inner.say_lost(count, touched, &why, disk.keep(&why).map(Aside::Kept));
+            }),
             // All of the log is read for it.
             (None, Some(disk)) => drop(self.runtime.spawn_blocking(move || {
                 let aside = disk.keep_apart(records, &why);
@@ -247,6 +255,13 @@ impl Inner {
             gone
         };
         drop(self.drop_kernel_caches(gone));
+    }
+
+    fn on_disk(&self, keep: Keep, work: impl FnOnce() + Send + 'static) {
+        match keep {
+            Keep::AtOnce => work(),
+            Keep::Aside => drop(self.runtime.spawn_blocking(work)),
+        }
     }
 
     fn say_lost(&self, records: usize, inodes: usize, why: &str, aside: Option<Aside>) {
@@ -294,7 +309,8 @@ impl Inner {
             state.behind.restoring = untold.then(|| state.behind.log.last_lsn());
             state.give_up_on_top(&changed)
         };
-        self.report_loss(lost, "they were done on top of changes that the server has lost in a power cut");
+        let why = "they were done on top of changes that the server has lost in a power cut";
+        self.report_loss(lost, why, Keep::AtOnce);
         let dropped = self.drop_kernel_caches(changed.into_iter().map(|(fid, _)| fid).collect());
         let _ = tokio::time::timeout(KERNEL_PATIENCE, dropped).await;
     }
@@ -311,8 +327,8 @@ impl Inner {
         self.locked().0.behind.restoring.take_if(|restoring| Some(*restoring) == lsn);
     }
 
-    /// A session has begun: its log goes to the local disk, if there is a cache directory.
-    pub(crate) fn begin_disk_log(&self, welcome: &SessionWelcome) {
+    /// A session has begun: its log goes to the local disk, if there is a cache directory. Until it is there changes go through.
+    pub(crate) fn begin_disk_log(&self, welcome: &SessionWelcome, keep: Keep) {
         let WritePolicy::Behind(policy) = self.config.write_policy() else { return };
         let slots = self.slots.digest_slots();
         let mut state = crate::lock(&self.state);
@@ -334,8 +350,10 @@ impl Inner {
         state.behind.begin_disk(Some(Arc::clone(&disk)));
         drop(state);
         // Without room changes go through.
-        let _ = disk.begin_session();
-        crash::point("client.session-begun");
+        self.on_disk(keep, move || {
+            let _ = disk.begin_session();
+            crash::point("client.session-begun");
+        });
     }
 
     /// Before anything else is sent to a server that has started anew.

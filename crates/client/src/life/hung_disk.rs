@@ -10,9 +10,10 @@ use soda_protocol::{IfExists, NewNode};
 use soda_server::{RunningServer, Server, ServerConfig};
 use soda_types::{Creds, FileKind, FsResult, InUse, Monotonic, Name, SetAttr};
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
@@ -49,10 +50,22 @@ fn two_cores() -> Runtime {
 }
 
 fn server(dir: &TempDir) -> RunningServer {
+    server_at(dir, "127.0.0.1:0".parse().unwrap())
+}
+
+fn server_at(dir: &TempDir, addr: SocketAddr) -> RunningServer {
     let mut config = ServerConfig::new(dir.path()).with_term(TERM);
-    config.listen = "127.0.0.1:0".parse().unwrap();
+    config.listen = addr;
     config.reserve = 0;
-    Server::start(config).unwrap()
+    let began = Instant::now();
+    loop {
+        match Server::start(config.clone()) {
+            Ok(server) => return server,
+            // The one before may not be gone.
+            Err(error) => assert!(began.elapsed() < LIMIT, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn config(server: &RunningServer) -> ClientConfig {
@@ -181,4 +194,34 @@ fn a_disk_that_hangs_does_not_hold_up_the_session() {
     drop(hung);
     machine.runtime.block_on(async { soon("the end", machine.client.shutdown()).await });
     assert_eq!(machine.client.stats().count("sessions_lost"), 0);
+}
+
+/// The log of the session that is lost is put aside when the disk can; who waits for the server need not wait for that.
+#[test]
+fn a_disk_that_hangs_does_not_hold_up_the_end_of_a_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(&dir);
+    let machine = Machine::start(&server, Fsync::Server);
+    let untold = format!("{}-untold", machine.name);
+    machine.runtime.block_on(make(&machine.client, &untold, FileKind::Directory)).unwrap();
+    let log = machine.log();
+    let hung = log.hang();
+    let addr = server.local_addr();
+    drop(server);
+    // Another one in its place, which knows nothing of the session.
+    let other_dir = tempfile::tempdir().unwrap();
+    let server = server_at(&other_dir, addr);
+    let stats = || machine.client.stats();
+    two_cores().block_on(async {
+        until("the end of the session", || stats().count("sessions_lost") > 0).await;
+        let asking = Arc::clone(&machine.client);
+        let asked = machine.runtime.spawn(async move { asking.statfs().await.map(|_| ()) });
+        let _ = soon("an answer", asked).await.unwrap();
+        assert_eq!(stats().count("kept_logs"), 0);
+    });
+    drop(hung);
+    two_cores().block_on(until("it is put aside", || stats().count("kept_logs") == 1));
+    assert_eq!(stats().count("lost_records"), 1);
+    machine.runtime.block_on(async { soon("the end", machine.client.shutdown()).await });
+    drop(server);
 }

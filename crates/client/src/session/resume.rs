@@ -1,5 +1,6 @@
 //! What a new control connection has to restore, and what is lost with a session.
 
+use crate::behind::loss::Keep;
 use crate::cache::State;
 use crate::cache::inode::Inode;
 use crate::connection::link::Current;
@@ -95,7 +96,7 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
     if !had_session {
         drop(state);
         inner.slots.start_session(welcome.slots);
-        inner.begin_disk_log(welcome);
+        inner.begin_disk_log(welcome, Keep::AtOnce);
         return;
     }
     tracing::warn!(server = inner.config.server, "the session was lost: all leases and file locks are gone");
@@ -127,8 +128,6 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
     });
     drop(state);
     drop(inner.drop_kernel_caches(cached));
-    inner.report_loss(lost, "the session has ended");
-    inner.begin_disk_log(welcome);
     for (_, pending) in unanswered {
         let error = FsError::new(
             Errno::Io,
@@ -136,6 +135,9 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
         );
         inner.complete(pending.ticket, pending.completion, Err(error));
     }
+    // The disk may hang, and nobody else reads the connection.
+    inner.report_loss(lost, "the session has ended", Keep::Aside);
+    inner.begin_disk_log(welcome, Keep::Aside);
 }
 
 /// Lets requests follow: at once, or, if the server has to be told again what it lost, after that.

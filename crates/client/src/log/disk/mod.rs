@@ -68,6 +68,8 @@ pub(crate) struct DiskLog {
     writers: Semaphore,
     syncers: Semaphore,
     no_room: AtomicBool,
+    /// The session has been named in the files, or could not be.
+    begun: AtomicBool,
     /// Somebody syncs a full file, to begin another one.
     beginning: AtomicBool,
     given_up: Mutex<GivenUp>,
@@ -148,6 +150,7 @@ impl DiskLog {
             writers: Semaphore::new(AT_ONCE),
             syncers: Semaphore::new(AT_ONCE),
             no_room: AtomicBool::new(false),
+            begun: AtomicBool::new(false),
             beginning: AtomicBool::new(false),
             given_up: Mutex::default(),
             putting_aside: Mutex::default(),
@@ -196,7 +199,7 @@ impl DiskLog {
 
     /// Whether changes may go into the log.
     pub(crate) fn has_room(&self) -> bool {
-        !self.no_room.load(Ordering::Relaxed)
+        self.begun.load(Ordering::Relaxed) && !self.no_room.load(Ordering::Relaxed)
     }
 
     pub(crate) fn safety(&self) -> Safety {
@@ -246,6 +249,7 @@ impl DiskLog {
 
     fn attempt(&self, files: &mut Stage) -> OnDisk {
         let written = self.write_out(files);
+        self.begun.store(true, Ordering::Relaxed);
         self.said(written)
     }
 
@@ -400,6 +404,10 @@ impl DiskLog {
     pub(crate) fn to_pass_on(&self) -> std::io::Result<Option<(PathBuf, File)>> {
         blocking(|| match &*lock(&self.files) {
             Stage::Begun(files) => Ok(Some((files.place.dir().to_owned(), files.place.lock_to_pass_on()?))),
+            // Whoever finds them later ends the session that they name.
+            Stage::NothingYet if !self.begun.load(Ordering::Relaxed) => {
+                Err(std::io::ErrorKind::ResourceBusy.into())
+            }
             Stage::NothingYet | Stage::Ended => Ok(None),
         })
     }
