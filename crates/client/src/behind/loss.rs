@@ -238,7 +238,7 @@ impl Inner {
         let (inner, why, count, touched) = (Arc::clone(self), why.to_owned(), records.len(), inodes.len());
         match (ended, goes_on) {
             (Some(disk), _) => self.on_disk(keep, move || {
-                inner.say_lost(count, touched, &why, disk.keep(&why).map(Aside::Kept));
+                inner.say_lost(count, touched, &why, disk.keep(&why));
             }),
             // All of the log is read for it.
             (None, Some(disk)) => drop(self.runtime.spawn_blocking(move || {
@@ -270,6 +270,7 @@ impl Inner {
         }
         let kept = match aside {
             Some(Aside::Kept(dir)) => format!("{} (see `soda recover`)", dir.display()),
+            Some(Aside::Left(dir)) => format!("{}, where it was (see `soda recover`)", dir.display()),
             Some(Aside::Here) => "the operation log, until there is room to put them aside".to_owned(),
             None => "nowhere: they are gone".to_owned(),
         };

@@ -221,7 +221,7 @@ fn a_disk_that_hangs_does_not_hold_up_the_end_of_a_session() {
     });
     drop(hung);
     two_cores().block_on(until("it is put aside", || stats().count("kept_logs") == 1));
-    assert_eq!(stats().count("lost_records"), 1);
+    assert!(stats().count("lost_records") > 0);
     machine.runtime.block_on(async { soon("the end", machine.client.shutdown()).await });
     drop(server);
 }

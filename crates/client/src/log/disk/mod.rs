@@ -97,6 +97,8 @@ pub(crate) enum Aside {
     Kept(PathBuf),
     /// In this log, which goes on: there was no room elsewhere. Tried again.
     Here,
+    /// In this log, which is over and could not be moved: whoever finds it there moves it.
+    Left(PathBuf),
 }
 
 #[derive(Debug, Default)]
@@ -448,23 +450,27 @@ impl DiskLog {
         }
     }
 
-    /// The session is lost: puts it aside for recovery. Returns where it lies.
-    pub(crate) fn keep(&self, why: &str) -> Option<PathBuf> {
+    /// The session is lost: puts it aside for recovery. `None`: there is nothing of it.
+    pub(crate) fn keep(&self, why: &str) -> Option<Aside> {
         blocking(|| self.put_aside(why))
     }
 
-    fn put_aside(&self, why: &str) -> Option<PathBuf> {
+    fn put_aside(&self, why: &str) -> Option<Aside> {
         let complete = self.write();
         let files = self.end()?;
+        let dir = files.place.dir().to_owned();
         if complete == OnDisk::No {
-            tracing::error!(dir = ?files.place.dir(), "the operation log on the local disk lacks its last records");
+            tracing::error!(?dir, "the operation log on the local disk lacks its last records");
         }
-        let note = Note::new(&self.name, why);
-        let kept = files.place.keep(&note);
-        let kept =
-            kept.map_err(|error| tracing::error!(%error, "the operation log could not be put aside")).ok();
-        lock(&self.given_up).kept.clone_from(&kept);
-        kept
+        let (dir, aside): (_, fn(PathBuf) -> Aside) = match files.place.keep(&Note::new(&self.name, why)) {
+            Ok(kept) => (kept, Aside::Kept),
+            Err(error) => {
+                tracing::error!(%error, "the operation log could not be put aside");
+                (dir, Aside::Left)
+            }
+        };
+        lock(&self.given_up).kept = Some(dir.clone());
+        Some(aside(dir))
     }
 
     /// Puts records that were given up ([`DiskLog::push_given_up`]) into a log of their own, for recovery, before this one
@@ -511,7 +517,7 @@ impl DiskLog {
         let kept = again.into_iter().map(|(records, why)| self.keep_apart(records, &why));
         let kept = kept.filter_map(|aside| match aside {
             Aside::Kept(dir) => Some(dir),
-            Aside::Here => None,
+            Aside::Here | Aside::Left(_) => None,
         });
         kept.collect()
     }

@@ -12,7 +12,7 @@
 
 use super::holder::{self, Holder};
 use crate::private;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -149,8 +149,8 @@ impl Place {
     pub(crate) fn keep(self, note: &Note) -> io::Result<PathBuf> {
         let kept = self.dir.parent().unwrap_or(&self.dir).join(KEPT);
         private::make_dir(&kept)?;
-        let to = free_name(&kept, note);
-        fs::rename(&self.dir, &to)?;
+        // Another mount with this cache directory may take the name just now: nothing is moved over what is there.
+        let to = first_free(&kept, note, |to| move_new(&self.dir, to))?;
         let _ = fs::remove_file(to.join(LOCK));
         if let Err(error) = note.write(&to) {
             tracing::warn!(dir = ?to, %error, "why it is kept could not be written beside an operation log");
@@ -188,8 +188,7 @@ impl Place {
 pub(crate) fn new_kept(cache_dir: &Path, note: &Note) -> io::Result<PathBuf> {
     let kept = cache_dir.join(ALL).join(KEPT);
     private::make_dir(&kept)?;
-    let dir = free_name(&kept, note);
-    private::make_dir(&dir)?;
+    let dir = first_free(&kept, note, |dir| DirBuilder::new().mode(0o700).create(dir))?;
     match note.write(&dir) {
         Ok(()) => Ok(dir),
         Err(error) => {
@@ -270,13 +269,35 @@ impl Note {
     }
 }
 
-fn free_name(kept: &Path, note: &Note) -> PathBuf {
+/// Fails if something is there.
+fn move_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // A file system that does not know it.
+        Err(rustix::io::Errno::INVAL) if to.exists() => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(rustix::io::Errno::INVAL) => fs::rename(from, to),
+        moved => Ok(moved?),
+    }
+}
+
+/// Takes the first name that nobody has taken, by the attempt itself.
+fn first_free(
+    kept: &Path,
+    note: &Note,
+    mut take: impl FnMut(&Path) -> io::Result<()>,
+) -> io::Result<PathBuf> {
     let secs = note.at.as_secs();
-    let mut names = (0u32..).map(|number| match number {
-        0 => kept.join(secs.to_string()),
-        _ => kept.join(format!("{secs}-{number}")),
-    });
-    names.find(|name| !name.exists()).unwrap_or_else(|| kept.join(secs.to_string()))
+    for number in 0..MOST {
+        let name = match number {
+            0 => kept.join(secs.to_string()),
+            _ => kept.join(format!("{secs}-{number}")),
+        };
+        match take(&name) {
+            Ok(()) => return Ok(name),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, "too many operation logs of one second are kept"))
 }
 
 fn is_number(name: &str) -> bool {
@@ -341,5 +362,48 @@ mod tests {
         }
         assert_eq!(kept(cache.path()).unwrap().len(), 2);
         assert!(left(cache.path()).is_empty());
+    }
+
+    /// As when two mounts that share it are given up by one server.
+    #[test]
+    fn logs_that_are_kept_in_one_second_have_a_directory_each() {
+        const THREADS: usize = 8;
+        const EACH: usize = 10;
+        let cache = tempfile::tempdir().unwrap();
+        let note = Note { at: Duration::from_secs(77), client: "host:/mnt".into(), why: "why".into() };
+        let start = std::sync::Barrier::new(THREADS);
+        let keep = &|thread: usize| {
+            start.wait();
+            let name = format!("{thread}.log");
+            let mut dirs = Vec::new();
+            for turn in 0..EACH {
+                dirs.push(match (thread + turn) % 2 {
+                    0 => {
+                        let dir = new_kept(cache.path(), &note).unwrap();
+                        fs::write(dir.join(&name), "x").unwrap();
+                        dir
+                    }
+                    _ => {
+                        let place = Place::take(cache.path(), "host:/mnt").unwrap();
+                        fs::write(place.dir().join(&name), "x").unwrap();
+                        place.keep(&note).unwrap()
+                    }
+                });
+            }
+            (name, dirs)
+        };
+        let kept_by = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || keep(thread))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        for (name, dirs) in kept_by {
+            for dir in dirs {
+                let logs = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());
+                let logs: Vec<_> =
+                    logs.filter(|name| name.to_string_lossy().ends_with(".log")).collect();
+                assert_eq!(logs, [name.as_str()], "{dir:?}");
+            }
+        }
+        assert_eq!(kept(cache.path()).unwrap().len(), THREADS * EACH);
     }
 }

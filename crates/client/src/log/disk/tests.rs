@@ -85,7 +85,7 @@ fn a_log_ends_removed_left_or_kept() {
     }
     logs[0].remove();
     let dir = logs[1].leave().unwrap();
-    let kept = logs[2].keep("for no reason").unwrap();
+    let Some(Aside::Kept(kept)) = logs[2].keep("for no reason") else { panic!() };
     for log in &logs {
         push(log, 2);
         assert_eq!(log.write(), OnDisk::Yes, "goes nowhere");
@@ -94,6 +94,20 @@ fn a_log_ends_removed_left_or_kept() {
     assert_eq!(segments::read(&dir).unwrap().unwrap().pending.len(), 1);
     assert_eq!(place::kept(cache.path()).unwrap(), std::slice::from_ref(&kept));
     assert_eq!(place::Note::read(&kept).why, "for no reason");
+}
+
+#[test]
+fn a_log_that_cannot_be_moved_is_not_gone() {
+    let cache = tempfile::tempdir().unwrap();
+    let [none, log] = [(); 2].map(|()| log(cache.path()));
+    assert_eq!(none.keep("there is none"), None);
+    push(&log, 1);
+    assert_eq!(log.write(), OnDisk::Yes);
+    // In the place of the directory.
+    std::fs::write(cache.path().join("oplog/kept"), "").unwrap();
+    let Some(Aside::Left(dir)) = log.keep("for no reason") else { panic!() };
+    assert_eq!(segments::read(&dir).unwrap().unwrap().pending, [record(1, 100)]);
+    assert_eq!(left(cache.path()).len(), 1, "for who comes next");
 }
 
 // SEMANTICS 50
