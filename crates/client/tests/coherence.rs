@@ -307,7 +307,8 @@ async fn large_appends_of_two_machines_do_not_overwrite_each_other() {
         let f = open(&client, "log").await;
         let mut rest = bytes::Bytes::from(vec![letter; LEN]);
         while !rest.is_empty() {
-            let done = client.write(&f, WriteAt::End, rest.clone(), soda_client::KillPriv::Keep).await.unwrap();
+            let done =
+                client.write(&f, WriteAt::End, rest.clone(), soda_client::KillPriv::Keep).await.unwrap();
             assert!(done.len > 0);
             rest = rest.slice(done.len as usize..);
         }

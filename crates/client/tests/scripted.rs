@@ -288,7 +288,10 @@ async fn a_read_that_an_own_write_has_overtaken_leaves_nothing_stale() {
             if what.is_empty() {
                 return client.read(&file, 0, 5).await.unwrap().to_bytes();
             }
-            client.write_all(&file, WriteAt::Offset(0), Bytes::from_static(what), KillPriv::Keep).await.unwrap();
+            client
+                .write_all(&file, WriteAt::Offset(0), Bytes::from_static(what), KillPriv::Keep)
+                .await
+                .unwrap();
             Bytes::new()
         })
     };

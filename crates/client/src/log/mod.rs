@@ -251,7 +251,8 @@ impl Behind {
 
     /// What tells that less is set aside of what was done to these inodes; `None`: nothing is.
     pub(crate) fn aside_of(&self, fids: &[Fid]) -> Option<Arc<Notify>> {
-        let mut set_aside = self.aside.values().flatten().flat_map(|record| Behind::inodes_of(&record.change));
+        let mut set_aside =
+            self.aside.values().flatten().flat_map(|record| Behind::inodes_of(&record.change));
         set_aside.any(|fid| fids.contains(&fid)).then(|| Arc::clone(&self.settled))
     }
 

@@ -146,7 +146,10 @@ enum Stop {
     Unreachable(std::io::Error),
     /// The server does not let this client in.
     Refused(String),
-    NoRoom { records: usize, reason: String },
+    NoRoom {
+        records: usize,
+        reason: String,
+    },
     Keep(String),
 }
 

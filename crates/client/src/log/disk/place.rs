@@ -399,8 +399,7 @@ mod tests {
         for (name, dirs) in kept_by {
             for dir in dirs {
                 let logs = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());
-                let logs: Vec<_> =
-                    logs.filter(|name| name.to_string_lossy().ends_with(".log")).collect();
+                let logs: Vec<_> = logs.filter(|name| name.to_string_lossy().ends_with(".log")).collect();
                 assert_eq!(logs, [name.as_str()], "{dir:?}");
             }
         }
