@@ -238,6 +238,7 @@ fn report_text(report: &[Applied]) -> String {
         let why = match outcome {
             Outcome::Done | Outcome::Already => continue,
             Outcome::Conflict(why) => why.clone(),
+            Outcome::Failed(error) => error.to_string(),
             Outcome::LeftOut => "rests on one that was not applied".into(),
         };
         table.row([record.lsn.0.to_string(), record.operation.clone(), record.path.clone(), why]);
@@ -332,8 +333,9 @@ LOG  STATE  FOR    VOLUME            MOUNT      CHANGES  SIZE
 
     #[test]
     fn what_was_not_applied_is_named() {
-        let outcomes =
-            [Outcome::Done, Outcome::Already, Outcome::Conflict("it is gone".into()), Outcome::LeftOut];
+        let failed = Outcome::Failed(soda_types::FsError::new(soda_types::Errno::Perm, "not the owner"));
+        let conflict = Outcome::Conflict("it is gone".into());
+        let outcomes = [Outcome::Done, Outcome::Already, conflict, Outcome::LeftOut, failed];
         let report: Vec<Applied> =
             (1..).zip(outcomes).map(|(lsn, outcome)| Applied { record: record(lsn), outcome }).collect();
         let expected = "\
@@ -342,11 +344,12 @@ LOG  STATE  FOR    VOLUME            MOUNT      CHANGES  SIZE
 CHANGE  OPERATION  PATH  WHY NOT
      3  write      /d/f  it is gone
      4  write      /d/f  rests on one that was not applied
+     5  write      /d/f  Perm (not the owner)
 ";
         assert_eq!(report_text(&report), expected);
         let left = |log: &KeptLog, report: &[Applied]| left_text(log, report).unwrap_or_default();
         assert_eq!(left(&log("100"), &report[..2]), "");
-        assert!(left(&log("100"), &report).starts_with("2 changes not applied"));
+        assert!(left(&log("100"), &report).starts_with("3 changes not applied"));
         let damaged = KeptLog { damage: Some("1.log at byte 7".into()), beyond_damage: 3, ..log("100") };
         let text = left(&damaged, &report[..2]);
         assert!(text.contains("0 changes before the damage and 3 changes behind it are left"), "{text}");

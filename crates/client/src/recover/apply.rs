@@ -9,15 +9,13 @@
 //! server was last asked for its disk counts as done, and the rest is left to the next time. (Not so if nobody is there to
 //! notice: the power fails between the end of this program, be it killed or out of patience, and its next run.)
 
-use super::KeptRecord;
 use super::progress::{Notes, Progress, Reached};
+use super::report::{Applied, Halt, Outcome, Report};
 use super::show::Paths;
-use crate::cache::unsynced::Heard;
 use crate::client::Client;
 use crate::log::disk::inodes_of;
 use crate::ops::{OpenFile, OpenMode, RenameHow};
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use soda_oplog::segments::Found;
 use soda_oplog::{Change, Object, Place, Record, Touch};
 use soda_protocol::{IfExists, Lsn, NewNode, Node, Replace, SetXattr, WriteAt};
@@ -27,62 +25,10 @@ use soda_types::{
     Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, InUse, KillPriv, SetAttr, Timestamp, Version,
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::io;
 use std::sync::Arc;
 
 /// After so many records the server's disk is waited for.
 const SETTLED: usize = 1000;
-
-/// What became of a record.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Applied {
-    pub record: KeptRecord,
-    pub outcome: Outcome,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    Done,
-    /// It had been done before, or what it would do is so already.
-    Already,
-    /// Somebody else has changed what it touches: nothing was done.
-    Conflict(String),
-    /// It rests on one that was not done.
-    LeftOut,
-}
-
-impl Outcome {
-    pub fn is_done(&self) -> bool {
-        matches!(self, Outcome::Done | Outcome::Already)
-    }
-}
-
-/// What came of the records, and which of them are not needed any more.
-pub(super) struct Report {
-    pub(super) applied: Vec<Applied>,
-    pub(super) over: BTreeSet<Lsn>,
-    /// Done, and the server's disk may lack it.
-    unsettled: Vec<Lsn>,
-    /// What the client had lost when it began.
-    lost_before: Heard,
-}
-
-/// Why it did not come to its end.
-pub(super) enum Halt {
-    /// The server does not answer; so many records were gone through.
-    Silent { done: usize, cause: FsError },
-    /// The server has lost what was done last; so many records were gone through.
-    Lost { done: usize },
-    /// How far it comes cannot be noted.
-    Unnoted(io::Error),
-}
-
-impl From<io::Error> for Halt {
-    fn from(error: io::Error) -> Halt {
-        Halt::Unnoted(error)
-    }
-}
 
 /// Carries out what can be. `before`: how far it came the last time.
 pub(super) async fn apply(
@@ -121,7 +67,14 @@ pub(super) async fn apply(
                 report.unsettled.push(record.lsn);
             }
             report.check_loss(&work, &mut notes)?;
-            carried_out.map_err(silent(so_far))?.0
+            match carried_out {
+                Ok((outcome, _)) => outcome,
+                Err(cause) if [Errno::NoSpace, Errno::Quota].contains(&cause.errno) => {
+                    report.settle(&work, &mut notes).await?;
+                    return Err(Halt::NoRoom { done: so_far, cause });
+                }
+                Err(cause) => return Err(silent(so_far)(cause)),
+            }
         };
         report.applied.push(Applied { record: paths.show(record), outcome });
         progress(so_far + 1);
@@ -133,67 +86,9 @@ pub(super) async fn apply(
     Ok(report)
 }
 
-impl Report {
-    fn begin(client: &Client) -> Report {
-        let lost_before = losses_of(client);
-        Report { applied: Vec::new(), over: BTreeSet::new(), unsettled: Vec::new(), lost_before }
-    }
-
-    /// Waits until the server's disk has what was done, and notes that it is not needed any more.
-    async fn settle(&mut self, work: &Work<'_>, notes: &mut Notes) -> Result<(), Halt> {
-        let done = self.applied.len();
-        let told = work.client.tell_all().await;
-        self.check_loss(work, notes)?;
-        told.map_err(|cause| Halt::Silent { done, cause })?;
-        self.unsettled.clear();
-        let over = over(work.found, &self.applied);
-        let news: Vec<Lsn> = over.into_iter().filter(|lsn| self.over.insert(*lsn)).collect();
-        Ok(notes.note_over(&news)?)
-    }
-
-    /// Of what was done and is lost nothing counts as done.
-    fn check_loss(&mut self, work: &Work<'_>, notes: &mut Notes) -> Result<(), Halt> {
-        if losses_of(work.client) == self.lost_before {
-            return Ok(());
-        }
-        let lost: HashSet<Lsn> = self.unsettled.iter().copied().collect();
-        let records = work.found.records().into_iter().filter(|record| lost.contains(&record.lsn));
-        let touched: BTreeSet<Fid> = records.flat_map(|record| inodes_of(&record.change)).collect();
-        let touched: Vec<(Fid, Fid)> = touched.into_iter().map(|fid| (fid, work.now(fid))).collect();
-        notes.note_lost(&self.unsettled, &touched)?;
-        Err(Halt::Lost { done: self.applied.len() })
-    }
-}
-
-fn losses_of(client: &Client) -> Heard {
-    crate::lock(&client.inner.state).unsynced.heard_of_all()
-}
-
-/// The records that are not needed any more, of those that were gone through. What was done to a file without a name ends
-/// with the client that did it: it stays as long as something of that file is left.
-fn over(found: &Found, applied: &[Applied]) -> Vec<Lsn> {
-    let records = found.records();
-    let is_done = |place: usize| applied.get(place).is_some_and(|applied| applied.outcome.is_done());
-    let mut nameless = HashSet::new();
-    for (place, record) in records.iter().enumerate() {
-        match &record.change {
-            Change::TmpFile { fid, .. } => drop(nameless.insert(*fid)),
-            Change::Link { fid, .. } if is_done(place) => drop(nameless.remove(fid)),
-            _ => {}
-        }
-    }
-    let left = records.iter().enumerate().filter(|(place, _)| !is_done(*place));
-    let needed: HashSet<Fid> =
-        left.flat_map(|(_, record)| inodes_of(&record.change)).filter(|fid| nameless.contains(fid)).collect();
-    let over = records.iter().enumerate().filter(|(place, record)| {
-        is_done(*place) && !inodes_of(&record.change).any(|fid| needed.contains(&fid))
-    });
-    over.map(|(_, record)| record.lsn).collect()
-}
-
-struct Work<'a> {
-    client: &'a Arc<Client>,
-    found: &'a Found,
+pub(super) struct Work<'a> {
+    pub(super) client: &'a Arc<Client>,
+    pub(super) found: &'a Found,
     /// What the inodes of the log have become.
     reached: HashMap<Fid, Reached>,
     /// The record that was under way when somebody was interrupted.
@@ -222,7 +117,6 @@ fn conflict<T>(why: impl Into<String>) -> Result<T, Trouble> {
 }
 
 const CHANGED: &str = "somebody else has changed it since";
-const GONE: &str = "it is gone";
 
 impl Work<'_> {
     /// What was done to files without names is not done any more if they got none.
@@ -255,7 +149,7 @@ impl Work<'_> {
     /// Carries out one, and says how far the inodes that it touches have come by that.
     ///
     /// # Errors
-    /// The server does not answer: it may have done it or not.
+    /// The server does not answer: it may have done it or not. ENOSPC, EDQUOT: it has no room, and has not done it.
     async fn next(&mut self, record: &Record) -> FsResult<(Outcome, Vec<(Fid, Reached)>)> {
         let touches = record.change.touches();
         let rests_on = |(object, touch): &(Object, Touch)| {
@@ -276,8 +170,7 @@ impl Work<'_> {
             match result {
                 Ok(outcome) => outcome,
                 Err(Trouble::Conflict(why)) => Outcome::Conflict(why),
-                Err(Trouble::Failed(error)) if error.errno == Errno::Stale => Outcome::Conflict(GONE.into()),
-                Err(Trouble::Failed(error)) => Outcome::Conflict(error.to_string()),
+                Err(Trouble::Failed(error)) => Outcome::of_failure(error)?,
             }
         };
         if !outcome.is_done() {
@@ -536,7 +429,7 @@ impl Work<'_> {
     }
 
     /// The number that an inode of the log has now.
-    fn now(&self, fid: Fid) -> Fid {
+    pub(super) fn now(&self, fid: Fid) -> Fid {
         self.reached.get(&fid).map_or(fid, |reached| reached.now)
     }
 

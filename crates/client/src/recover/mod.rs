@@ -9,16 +9,18 @@
 
 mod apply;
 mod progress;
+mod report;
 mod save;
 mod show;
 
-pub use apply::{Applied, Outcome};
+pub use report::{Applied, Outcome};
 pub use save::{Saved, Whole};
 
 use crate::client::Client;
 use crate::log::disk::holder::Holder;
 use crate::log::disk::place::{self, Claim, Place};
 use progress::{Notes, Progress};
+use report::{Halt, Report};
 use serde::{Deserialize, Serialize};
 use show::Paths;
 use soda_oplog::Record;
@@ -44,6 +46,10 @@ pub enum RecoverError {
         "the server does not answer ({cause}): {done} of {of} changes were gone through. Apply it again to go on"
     )]
     Silent { done: usize, of: usize, cause: FsError },
+    #[error(
+        "the server has no room ({cause}): {done} of {of} changes were gone through. Make room there, and apply it again to go on"
+    )]
+    NoRoom { done: usize, of: usize, cause: FsError },
     #[error(
         "the server has lost changes in a power cut, some of these perhaps: {done} of {of} were gone through, and what was \
          applied last does not count. Apply it again to go on"
@@ -220,8 +226,8 @@ impl KeptLog {
     /// change how many have been gone through.
     ///
     /// # Errors
-    /// The log cannot be read, or somebody else applies it; the server does not answer, or loses what was applied; how far it
-    /// comes cannot be written beside it. Nothing is lost: the next time goes on there.
+    /// The log cannot be read, or somebody else applies it; the server does not answer, has no room, or loses what was applied;
+    /// how far it comes cannot be written beside it. Nothing is lost: the next time goes on there.
     pub async fn apply(
         &self,
         client: &Arc<Client>,
@@ -243,10 +249,11 @@ impl KeptLog {
         let notes = Notes::begin(&self.dir, &before).map_err(failed)?;
         let of = found.records().len();
         let report = apply::apply(client, &found, before, notes, progress).await;
-        let apply::Report { applied, over } = report.map_err(|halt| match halt {
-            apply::Halt::Silent { done, cause } => RecoverError::Silent { done, of, cause },
-            apply::Halt::Lost { done } => RecoverError::Lost { done, of },
-            apply::Halt::Unnoted(source) => failed(source),
+        let Report { applied, over, .. } = report.map_err(|halt| match halt {
+            Halt::Silent { done, cause } => RecoverError::Silent { done, of, cause },
+            Halt::NoRoom { done, cause } => RecoverError::NoRoom { done, of, cause },
+            Halt::Lost { done } => RecoverError::Lost { done, of },
+            Halt::Unnoted(source) => failed(source),
         })?;
         if over.len() == of && found.damage.is_none() {
             self.delete()?;

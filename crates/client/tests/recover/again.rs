@@ -3,8 +3,10 @@
 use super::*;
 use crate::common::proxy::{Proxy, Weather};
 use soda_client::Retry;
+use soda_client::WriteAt;
 use soda_client::recover::RecoverError;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// The caches know what is asked for first, so that the first question is the change itself.
 async fn knows(client: &Arc<Client>) {
@@ -119,6 +121,51 @@ async fn what_the_server_loses_meanwhile_stays_in_the_log() {
     }
     let [log] = &recover::list(cache.path()).unwrap()[..] else { panic!("nobody has it any more") };
     let report = log.apply(&other, |_| ()).await.unwrap();
+    assert!(report.iter().all(|applied| applied.outcome.is_done()), "{report:#?}");
+    assert_applied(&other).await;
+    assert_eq!(recover::list(cache.path()).unwrap(), []);
+}
+
+/// What comes first needs room. Nobody is said to have changed anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_server_ends_it_until_there_is_room() {
+    let mut cell = Cell::with_quota(16 << 20);
+    cell.term = Duration::from_secs(1);
+    cell.restart();
+    let Kept { cell: _cell, cache, other, log } = fenced_at(cell).await;
+    let filler = file(&other, "filler", "").await;
+    for len in [1 << 20, 64 << 10, 4 << 10] {
+        let piece = bytes::Bytes::from(vec![1; len]);
+        while other.write_all(&filler, WriteAt::End, piece.clone(), KillPriv::Keep).await.is_ok() {}
+    }
+    // Inodes take room, too.
+    let mut made = 0;
+    let full = loop {
+        let new = new_node(FileKind::Directory);
+        match other.create(other.root(), &name(&format!("filler {made}")), new).await {
+            Ok(_) => made += 1,
+            Err(error) => break error,
+        }
+        assert!(made < 100, "it never gets full");
+    };
+    assert_eq!(full.errno, Errno::NoSpace);
+    for _ in 0..2 {
+        match log.apply(&other, |_| ()).await {
+            Err(RecoverError::NoRoom { done, of, .. }) => assert_eq!((done, of), (0, log.records)),
+            result => panic!("{result:#?}"),
+        }
+    }
+    drop(filler);
+    other.unlink(other.root(), &name("filler")).await.unwrap();
+    let began = Instant::now();
+    let report = loop {
+        match log.apply(&other, |_| ()).await {
+            Ok(report) => break report,
+            Err(error) => assert!(matches!(error, RecoverError::NoRoom { .. }), "{error}"),
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "TIMED OUT: no room");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
     assert!(report.iter().all(|applied| applied.outcome.is_done()), "{report:#?}");
     assert_applied(&other).await;
     assert_eq!(recover::list(cache.path()).unwrap(), []);

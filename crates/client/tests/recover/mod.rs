@@ -23,7 +23,10 @@ struct Kept {
 
 /// Files `old`, `gone` and `mode` are there; then changes that nobody is told of.
 async fn fenced() -> Kept {
-    let cell = Cell::with_term(Duration::from_secs(1));
+    fenced_at(Cell::with_term(Duration::from_secs(1))).await
+}
+
+async fn fenced_at(cell: Cell) -> Kept {
     let victim = Victim::start(&cell).await;
     victim
         .run(|client| async move {
