@@ -55,7 +55,7 @@ impl Inner {
                 let (mut state, now) = self.locked();
                 let heard = *heard.get_or_insert(state.unsynced.heard_of_all());
                 if !state.is_ahead(fids) {
-                    let is_lost = |fid: &Fid| state.unsynced.has_lost_since(*fid, heard);
+                    let is_lost = |fid: &Fid| state.unsynced.may_have_lost_since(*fid, heard);
                     if lost == Lost::Fails && fids.iter().any(is_lost) {
                         return Err(FsError::new(Errno::Io, "changes that this rests on were lost"));
                     }

@@ -42,7 +42,17 @@ impl State {
         inode.uses.locks_lost = 0;
         self.opens.open.remove(&fid);
         self.repin(fid);
+        self.unsynced.forget_told(fid);
         true
+    }
+
+    /// For one who has nothing open: whether changes of the inode were lost, and nobody has heard of it.
+    pub(crate) fn take_lost(&mut self, fid: Fid) -> bool {
+        let lost = self.unsynced.take_lost(fid);
+        if !self.is_open(fid) {
+            self.unsynced.forget_told(fid);
+        }
+        lost
     }
 
     /// All that programs have open.

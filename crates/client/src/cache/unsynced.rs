@@ -24,6 +24,8 @@ pub(crate) struct Unsynced {
     losses: u64,
     /// Of which losses whoever has all synced has heard.
     said_of_all: Heard,
+    /// The last loss that is not known any more ([`Unsynced::forget_told`]).
+    forgotten: u64,
 }
 
 /// Changes of an inode were lost. Each open file that there was says so once; so does the first that is opened after it, if
@@ -154,6 +156,20 @@ impl Unsynced {
         self.lost.get(&fid).is_some_and(|loss| loss.number > heard.0)
     }
 
+    /// As [`Unsynced::has_lost_since`], of an inode that the program may not have open: what was lost may have been told and
+    /// forgotten since. Then it may have been this one.
+    pub(crate) fn may_have_lost_since(&self, fid: Fid, heard: Heard) -> bool {
+        self.has_lost_since(fid, heard) || self.forgotten > heard.0
+    }
+
+    /// Nobody has the inode open: if somebody has heard of what was lost of it, nobody else will ask.
+    pub(crate) fn forget_told(&mut self, fid: Fid) {
+        if let Some(loss) = self.lost.get(&fid).filter(|loss| loss.told == Told::Somebody) {
+            self.forgotten = self.forgotten.max(loss.number);
+            self.lost.remove(&fid);
+        }
+    }
+
     /// As [`Unsynced::has_lost_since`]; says so once.
     pub(crate) fn take_lost_since(&mut self, fid: Fid, heard: &mut Heard) -> bool {
         let Some(loss) = self.lost.get_mut(&fid).filter(|loss| loss.number > heard.0) else { return false };
@@ -235,6 +251,25 @@ mod tests {
         assert!(!unsynced.take_lost(A), "somebody has heard");
         unsynced.note_lost(A);
         assert!(unsynced.take_lost_since(A, &mut one) && unsynced.take_lost_since(A, &mut opened_after));
+    }
+
+    #[test]
+    fn a_loss_is_known_until_somebody_has_heard_of_it_and_nobody_has_the_file_open() {
+        let mut unsynced = Unsynced::default();
+        let before = unsynced.heard_of_all();
+        unsynced.note_lost(A);
+        unsynced.forget_told(A);
+        assert!(unsynced.has_lost_since(A, before), "nobody has heard of it");
+        let mut opened = unsynced.heard(A);
+        assert!(unsynced.take_lost_since(A, &mut opened));
+        assert!(unsynced.lost.contains_key(&A));
+        unsynced.forget_told(A);
+        assert!(unsynced.lost.is_empty());
+        assert!(unsynced.may_have_lost_since(A, before) && !unsynced.may_have_lost_since(A, opened));
+        let mut opened_after = unsynced.heard(A);
+        assert!(!unsynced.take_lost_since(A, &mut opened_after) && !unsynced.take_lost(A));
+        unsynced.note_lost(A);
+        assert!(unsynced.take_lost_since(A, &mut opened_after));
     }
 
     #[test]

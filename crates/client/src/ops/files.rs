@@ -253,7 +253,7 @@ impl Client {
     /// # Errors
     /// EIO if a power cut of the server lost changes of this inode that it had acknowledged, and nobody was told.
     pub async fn fsync(&self, fid: Fid) -> FsResult<()> {
-        self.fsync_for(fid, |state| state.unsynced.take_lost(fid)).await
+        self.fsync_for(fid, |state| state.take_lost(fid)).await
     }
 
     /// As [`Client::fsync`], for one of those who have the inode open.
