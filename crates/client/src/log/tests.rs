@@ -228,3 +228,17 @@ fn who_waits_for_much_has_all_of_it_looked_at_a_few_times_and_not_for_each_diges
     assert_eq!(digests, FILES / 1000);
     assert!(behind.log.looked_at() < 10 * FILES, "{}", behind.log.looked_at());
 }
+
+/// Such as a recall, which says each second that it gets on, and asks anew.
+#[test]
+fn who_has_gone_is_not_kept_while_nothing_can_be_sent() {
+    let mut behind = Behind::new(WritePolicy::Through);
+    write(&mut behind, 1);
+    let mut stays = wait_for(&mut behind, 1);
+    for _ in 0..10_000 {
+        drop(wait_for(&mut behind, 1));
+    }
+    assert!(behind.waiting.count() < 100, "{}", behind.waiting.count());
+    digest(&mut behind, Monotonic::ZERO);
+    stays.try_recv().unwrap().unwrap();
+}

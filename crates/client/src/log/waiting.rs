@@ -12,10 +12,15 @@ use tokio::sync::oneshot;
 /// meanwhile (group commit): most messages are saved so. Where a sync takes longer than this, waiting for it would cost more.
 const GATHER: Duration = Duration::from_millis(1);
 
+/// So many who have gone may stay in the list.
+const FEW: usize = 16;
+
 /// Those who wait, and for what.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     list: Vec<Waiter>,
+    /// When there are so many of them it is looked for those who have gone.
+    look_again: usize,
     /// Whether the last digest was one in which somebody may have had his turn.
     by_turns: bool,
     /// The server knows what they waited for; its disk may lack it.
@@ -187,8 +192,18 @@ impl Waiters {
         let (done, is_done) = oneshot::channel();
         // What is not pending any more is on its way.
         let last = if what.is_pending(log) { None } else { what.under_way(log) };
+        // While nothing can be sent nobody else takes those out who have gone, and whoever has waited for a while asks anew.
+        if self.list.len() >= self.look_again {
+            self.list.retain(|waiter| !waiter.done.is_closed());
+            self.look_again = 2 * self.list.len().max(FEW);
+        }
         self.list.push(Waiter { what, then, last, tried: Tried::No, overtaken: 0, done });
         is_done
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.list.len()
     }
 
     /// This digest is under way, with what the log does not have any more.
