@@ -52,6 +52,46 @@ impl ClientConfig {
     }
 }
 
+/// Data of the largest write that is one record of the log, bytes: with what records weigh besides it fits into a frame
+/// ([`soda_protocol::MAX_BODY`]), and the server takes it.
+const LARGEST_WRITE: usize = soda_protocol::MAX_IO as usize;
+/// Without a pause two clients that ask for one lease would do nothing else.
+const SHORTEST_POLL: Duration = Duration::from_micros(100);
+
+/// What a client cannot work with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error(
+        "largest_write is {0} bytes: at most {LARGEST_WRITE}, or a record of the log does not fit into a message"
+    )]
+    LargestWrite(usize),
+    #[error(
+        "max_bytes and max_records are at least 1, or nothing could be delayed: use WritePolicy::Through"
+    )]
+    NothingMayWait,
+    #[error("lease_poll is {0:?}: at least {SHORTEST_POLL:?}")]
+    LeasePoll(Duration),
+}
+
+impl ClientConfig {
+    /// # Errors
+    /// [`ConfigError`]: a client would ask for ever, or wait for ever.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if let WritePolicy::Behind(behind) = &self.write {
+            if behind.largest_write > LARGEST_WRITE {
+                return Err(ConfigError::LargestWrite(behind.largest_write));
+            }
+            if behind.max_bytes == 0 || behind.max_records == 0 {
+                return Err(ConfigError::NothingMayWait);
+            }
+        }
+        match self.lease_poll {
+            Some(poll) if poll < SHORTEST_POLL => Err(ConfigError::LeasePoll(poll)),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl ClientConfig {
     /// Who cannot write, or has no leases, has nothing to delay.
     pub(crate) fn write_policy(&self) -> WritePolicy {
@@ -162,7 +202,7 @@ pub struct WriteBehind {
     /// more of what is soon overwritten or removed is never told; earlier, that it is told while programs go on. See
     /// [`WriteBehind::digest_bytes_within`].
     pub digest_bytes: u64,
-    /// Larger writes go to the server at once, beside the log, bytes. One of up to 1 MiB is one record of the log, and so seen
+    /// Larger writes go to the server at once, beside the log, bytes; 1 MiB at most. One of up to 1 MiB is one record of the log, and so seen
     /// whole whatever becomes of the log.
     pub largest_write: usize,
     pub fsync: Fsync,
@@ -236,6 +276,27 @@ mod tests {
         let within = |mib: u64| WriteBehind::digest_bytes_within(mib << 20) >> 20;
         assert_eq!([0, 1, 4, 8, 16, 64, 1024].map(within), [1, 1, 1, 2, 4, 4, 4]);
         assert_eq!(WriteBehind::default().digest_bytes, 4 << 20);
+    }
+
+    #[test]
+    fn what_a_client_cannot_work_with_is_refused() {
+        let plain = || ClientConfig::new("a", "b");
+        let behind = |behind| ClientConfig { write: WritePolicy::Behind(behind), ..plain() };
+        let delay = WriteBehind::default();
+        assert_eq!((plain().validate(), behind(delay).validate()), (Ok(()), Ok(())));
+        let too_large = (1 << 20) + 1;
+        let refused = [
+            (behind(WriteBehind { largest_write: too_large, ..delay }), ConfigError::LargestWrite(too_large)),
+            (behind(WriteBehind { max_records: 0, ..delay }), ConfigError::NothingMayWait),
+            (behind(WriteBehind { max_bytes: 0, ..delay }), ConfigError::NothingMayWait),
+            (
+                ClientConfig { lease_poll: Some(Duration::ZERO), ..plain() },
+                ConfigError::LeasePoll(Duration::ZERO),
+            ),
+        ];
+        for (config, error) in refused {
+            assert_eq!(config.validate(), Err(error));
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Why a client could not start. Operations fail with [`soda_types::FsError`].
 
+use crate::config::ConfigError;
 use std::io;
 
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +38,8 @@ pub enum ConnectError {
         #[source]
         cause: io::Error,
     },
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     #[error("cannot start threads: {0}")]
     Threads(#[source] io::Error),
 }

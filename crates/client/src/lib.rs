@@ -72,7 +72,8 @@ pub use cache::names::Edition;
 pub use client::Client;
 pub use clock::{BootClock, Clock};
 pub use config::{
-    Access, CacheConfig, ClientConfig, Consistency, Fsync, Locks, Retry, WriteBehind, WritePolicy,
+    Access, CacheConfig, ClientConfig, ConfigError, Consistency, Fsync, Locks, Retry, WriteBehind,
+    WritePolicy,
 };
 pub use connection::{Stream, TcpTransport, Transport};
 pub use error::ConnectError;

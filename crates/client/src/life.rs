@@ -46,6 +46,7 @@ impl Inner {
         transport: Box<dyn Transport>,
         gate: Gate,
     ) -> Result<Arc<Inner>, ConnectError> {
+        config.validate()?;
         let recall_pool = Pool::start("soda-recall", MOST_RECALL_THREADS).map_err(ConnectError::Threads)?;
         let answers = Arc::new(Answers::default());
         let state = State::new(

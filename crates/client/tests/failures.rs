@@ -2,7 +2,7 @@
 
 use crate::common::proxy::{Proxy, Weather};
 use crate::common::*;
-use soda_client::{Client, ClientStanding, ConnectError, NoKernel, OpenMode, Retry};
+use soda_client::{Client, ClientConfig, ClientStanding, ConnectError, NoKernel, OpenMode, Retry};
 use soda_protocol::{Lock, LockFamily, LockMode, LockWait, WriteAt};
 use soda_types::{Errno, FileKind, LockOwner};
 use std::fs;
@@ -67,6 +67,14 @@ async fn a_change_whose_reply_was_lost_is_done_once() {
     assert_eq!(read(&b, &*open(&b, "log").await).await, "record;".repeat(5));
     assert!(a.stats().count("reconnects") >= 5);
     assert_eq!(a.stats().count("sessions_lost"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_could_not_work_is_refused_before_it_connects() {
+    let config =
+        ClientConfig { lease_poll: Some(Duration::ZERO), ..ClientConfig::new("127.0.0.1:1", "main") };
+    let refused = Client::connect(config, Box::new(NoKernel)).await;
+    assert!(matches!(refused, Err(ConnectError::Config(_))), "{refused:?}");
 }
 
 /// As write(2): how far it came, and why not farther when that is asked for.
