@@ -117,6 +117,7 @@ impl From<ConnectError> for CliError {
             ConnectError::Refused { .. } | ConnectError::NotSoda { .. } | ConnectError::NoRoom { .. } => {
                 CliError::Refused(error.to_string())
             }
+            ConnectError::Config(error) => CliError::Usage(error.to_string()),
             ConnectError::CacheDir { .. } | ConnectError::LogInUse { .. } => CliError::CacheDir(error),
             ConnectError::Threads(cause) => CliError::Io { what: "cannot start threads".into(), cause },
             ConnectError::Runtime => CliError::Failed(error.to_string()),

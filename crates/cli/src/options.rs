@@ -275,7 +275,7 @@ impl MountOptions {
             // As people know it from NFS.
             "sync" => self.write = WriteMode::Through,
             "dirty-age" => self.dirty_age = Some(parse_duration(need()?)?),
-            "dirty-size" => self.dirty_size = Some(parse_size(need()?)?),
+            "dirty-size" => self.dirty_size = Some(parse_dirty_size(need()?)?),
             "digest-size" => self.digest_size = Some(parse_digest_size(need()?)?),
             "reserve-idle" => self.reserve_idle = Some(parse_duration(need()?)?),
             "fsync" => self.fsync = parse_fsync(need()?)?,
@@ -473,6 +473,13 @@ fn parse_memory(value: &str) -> Result<u64, String> {
     match parse_size(value)? {
         size if size >= LEAST => Ok(size),
         _ => Err("at least 1M".into()),
+    }
+}
+
+fn parse_dirty_size(value: &str) -> Result<u64, String> {
+    match parse_size(value)? {
+        0 => Err(format!("dirty-size={value}: nothing could be delayed; write=through says that")),
+        size => Ok(size),
     }
 }
 

@@ -335,7 +335,7 @@ async fn appends_of_two_machines_are_all_there() {
         let f = open(&client, "log").await;
         for _ in 0..100 {
             client
-                .write(&f, WriteAt::End, vec![letter; 10].into(), soda_client::KillPriv::Keep)
+                .write_all(&f, WriteAt::End, vec![letter; 10].into(), soda_client::KillPriv::Keep)
                 .await
                 .unwrap();
         }

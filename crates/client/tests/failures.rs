@@ -114,7 +114,7 @@ async fn after_a_restart_of_the_server_everything_goes_on() {
     assert_eq!(at_once(b.read(&theirs, 0, 10)).unwrap().to_bytes(), "before", "under the lease");
     let (client, handle) = (Arc::clone(&a), Arc::clone(&f));
     let waiting = begun(async move {
-        client.write(&handle, WriteAt::Offset(0), "behind".into(), soda_client::KillPriv::Keep).await
+        client.write_all(&handle, WriteAt::Offset(0), "behind".into(), soda_client::KillPriv::Keep).await
     })
     .await;
     assert!(!waiting.is_finished());

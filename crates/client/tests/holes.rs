@@ -85,7 +85,7 @@ async fn nothing_cached_is_answered_while_an_own_change_is_on_its_way() {
     walk(&client, &mine).await;
     assert_eq!(at_once(client.seek(&mine, 0, Whence::Data)).unwrap(), BLOCK);
     let data = vec![1; BLOCK as usize].into();
-    let mut writing = pin!(client.write(&mine, WriteAt::Offset(0), data, KillPriv::Keep));
+    let mut writing = pin!(client.write_all(&mine, WriteAt::Offset(0), data, KillPriv::Keep));
     let mut context = Context::from_waker(Waker::noop());
     let begun = writing.as_mut().poll(&mut context);
     let asked = pin!(client.seek(&mine, 0, Whence::Data)).poll(&mut context);

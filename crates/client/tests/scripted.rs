@@ -415,7 +415,10 @@ async fn an_unanswered_change_is_settled_in_the_kernel_before_a_recall_is_answer
     let write = |what: &'static [u8]| {
         let (client, file) = (Arc::clone(&client), Arc::clone(&file));
         tokio::spawn(async move {
-            client.write(&file, WriteAt::Offset(0), Bytes::from_static(what), KillPriv::Keep).await.unwrap()
+            client
+                .write_all(&file, WriteAt::Offset(0), Bytes::from_static(what), KillPriv::Keep)
+                .await
+                .unwrap()
         })
     };
     let first = write(b"first");

@@ -205,6 +205,7 @@ fn policies_of_delayed_writes_read_back() {
     }
     assert!(parse("digest-size=65M").unwrap_err().contains("from 1 to 64M"));
     assert!(parse("lease-poll=0s").unwrap_err().contains("at least 100us"));
+    assert!(parse("dirty-size=0").unwrap_err().contains("write=through"));
     let polls = parse("lease-poll=5ms").unwrap();
     assert_eq!((polls.lease_poll, parse(&polls.to_list()).unwrap()), (Some(Duration::from_millis(5)), polls));
     for option in ["sync,digest-size=1M", "sync,reserve-idle=1s"] {

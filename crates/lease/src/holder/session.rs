@@ -17,6 +17,7 @@ pub(super) struct Standing {
 /// A request on its way. Keep it with the request, through retries over new connections, until
 /// [`Holder::handle_reply`] or [`Holder::fail_request`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "what is begun and never ended keeps bars in place for ever"]
 pub struct Ticket {
     pub(super) number: u64,
     pub(super) session: Option<SessionId>,
