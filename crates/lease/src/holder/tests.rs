@@ -1,5 +1,7 @@
 //! The client's side. Exact answers; every message may come late, twice or never.
 
+#![allow(unused_must_use, reason = "what the helpers here begin they end themselves")]
+
 use super::leases::HeldState;
 use super::*;
 use soda_types::{

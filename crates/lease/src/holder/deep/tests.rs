@@ -1,5 +1,7 @@
 //! Directory 1 with 2 and 3 in it, 4 in 3; session 1 has a deep lease on 1.
 
+#![allow(unused_must_use, reason = "what the helpers here begin they end themselves")]
+
 mod alone;
 mod crossing;
 mod words;
