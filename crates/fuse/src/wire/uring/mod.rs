@@ -26,7 +26,7 @@ mod heir;
 mod leave;
 mod nudge;
 mod ring;
-mod serving;
+mod worker;
 
 pub(crate) use heir::Inheritance;
 pub(crate) use leave::Leave;
@@ -46,7 +46,6 @@ use nudge::Nudges;
 use ring::{Entry, Ring, Waker};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use serving::QueueThread;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -54,11 +53,13 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use tokio::runtime::Handle;
+use worker::QueueThread;
 
 /// Entries of a queue to begin with.
 const DEPTH: usize = 128;
 /// Of one whose core is not there.
 const DEPTH_OFFLINE: usize = 4;
+
 /// The queues of one mount, not yet in use.
 #[derive(Debug)]
 pub(super) struct Uring {

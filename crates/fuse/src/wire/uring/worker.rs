@@ -1,10 +1,10 @@
-//! A queue is served by one thread, on the queue's core.
+//! The thread of a queue: gives the kernel the answers, and takes its requests.
 
 use super::cores::{is_online, run_on};
-use super::nudge;
 use super::ring::{Entry, Event, Ring};
-use super::{Dispatcher, Handler, Queue, YieldingPlace, abi, decoy};
-use crate::wire::Reply;
+use super::{Dispatcher, Handler, Queue, decoy, nudge};
+use crate::wire::escort::YieldingPlace;
+use crate::wire::{Reply, abi};
 use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,6 @@ const MOST: usize = 1 << 14;
 /// How long to wait for the kernel to give back its entries at the end.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
-/// The thread of a queue, on its core: takes requests, hands over answers.
 pub(super) struct QueueThread<H> {
     pub(super) queue: Arc<Queue>,
     pub(super) ring: Ring,
