@@ -3,7 +3,7 @@
 
 use crate::inner::Inner;
 use crate::stats::StatsSnapshot;
-use crate::validity::Answering;
+use crate::validity::{Answering, Due};
 use soda_types::Fid;
 use std::sync::Arc;
 
@@ -26,6 +26,11 @@ impl Client {
     /// Starts to hand an answer on to the kernel: see [`Answering`].
     pub fn answer(&self) -> Answering<'_> {
         self.inner.answers.enter(&*self.inner.clock)
+    }
+
+    /// What a section handed on is with the kernel only now, after its end ([`Answering::due`]).
+    pub fn arrived(&self, due: Due) {
+        self.inner.answers.arrived(&*self.inner.clock, due);
     }
 
     /// The kernel was given `count` more references to the inode. Call it before it can give them back.

@@ -88,7 +88,7 @@ pub use ops::{Detail, DirEntry, HandedDir, HandedFile, OpenDir, OpenFile, OpenMo
 pub use soda_protocol::{Allocate, IfExists, LockWait, NewNode, Node, Replace, SetXattr, Whence, WriteAt};
 pub use soda_types::KillPriv;
 pub use stats::StatsSnapshot;
-pub use validity::{Answering, Cached, Validity};
+pub use validity::{Answering, Cached, Due, Validity};
 pub use why::Why;
 
 use std::sync::{Mutex, MutexGuard};

@@ -104,7 +104,7 @@ impl Answers {
         const SLEEPS_BETWEEN: u32 = 16;
         let mut rounds = 0u32;
         while self.inside[phase % 2].load(Ordering::SeqCst) != 0 {
-            // A section lasts one write to /dev/fuse.
+            // A section lasts one write to /dev/fuse, or to the memory of a request over io_uring.
             if rounds >= YIELDS && rounds.is_multiple_of(SLEEPS_BETWEEN) {
                 hooks.hurry();
             }
@@ -117,6 +117,13 @@ impl Answers {
         }
     }
 
+    /// What a section handed on by way of somebody else is with the kernel now.
+    pub(crate) fn arrived(&self, clock: &dyn Clock, due: Due) {
+        if clock.now() > due.0 {
+            self.overrun.notify_one();
+        }
+    }
+
     pub(crate) fn enter<'a>(&'a self, clock: &'a dyn Clock) -> Answering<'a> {
         loop {
             let phase = self.phase.load(Ordering::SeqCst);
@@ -126,6 +133,23 @@ impl Answers {
             }
             self.inside[phase % 2].fetch_sub(1, Ordering::SeqCst);
         }
+    }
+}
+
+/// By when the kernel has to have what was handed on in a section, for that not to outlive a lease. For who hands it to another
+/// thread, which gives it to the kernel after the section: see [`crate::Client::arrived`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Due(Monotonic);
+
+impl Due {
+    /// For tests of who carries it.
+    pub fn at(time: Monotonic) -> Due {
+        Due(time)
+    }
+
+    /// The earlier one.
+    pub fn earliest(one: Option<Due>, other: Option<Due>) -> Option<Due> {
+        one.into_iter().chain(other).min()
     }
 }
 
@@ -153,6 +177,12 @@ impl Answering<'_> {
         let spared = (left / SPARED).min(MOST_SPARED);
         self.ends.fetch_min((now + spared + LONGEST_SECTION).as_nanos(), Ordering::Relaxed);
         left - spared
+    }
+
+    /// By when the kernel has to have all that was asked about so far; `None`: whenever.
+    pub fn due(&self) -> Option<Due> {
+        let ends = self.ends.load(Ordering::Relaxed);
+        (ends != u64::MAX).then(|| Due(Monotonic::from_nanos(ends)))
     }
 }
 
@@ -222,6 +252,31 @@ mod tests {
             let noticed = notified.poll(&mut Context::from_waker(Waker::noop())).is_ready();
             assert_eq!(noticed, is_harmful, "{pause:?}");
         }
+    }
+
+    #[test]
+    fn what_reaches_the_kernel_too_late_after_its_section_is_noticed() {
+        let (answers, clock) = (Answers::default(), TestClock::default());
+        let second = Duration::from_secs(1);
+        let section = answers.enter(&clock);
+        assert_eq!(section.due(), None, "nothing was handed on");
+        section.remaining(Validity::new(clock.now() + second * 8, answers.stamp()));
+        section.remaining(Validity::new(clock.now() + second * 4, answers.stamp()));
+        let due = section.due();
+        assert_eq!(due, Some(Due(clock.now() + second / 2 + LONGEST_SECTION)), "the shorter lease");
+        assert_eq!(Due::earliest(due, Some(Due(Monotonic::NEVER))), due);
+        assert_eq!((Due::earliest(None, due), Due::earliest(None, None)), (due, None));
+        drop(section);
+        let noticed = || {
+            let notified = std::pin::pin!(answers.overrun.notified());
+            notified.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        };
+        clock.0.store(due.unwrap().0.as_nanos(), Ordering::Relaxed);
+        answers.arrived(&clock, due.unwrap());
+        assert!(!noticed());
+        clock.0.fetch_add(1, Ordering::Relaxed);
+        answers.arrived(&clock, due.unwrap());
+        assert!(noticed());
     }
 
     /// Notes that it was told to hurry.

@@ -8,7 +8,9 @@ use null::{
     FILE_LEN, LIMIT, NullMount, UringOn, can_mount, is_alone, is_wanted, on_each, skip, start, start_uring,
     wait_until,
 };
+use soda_client::Due;
 use soda_fuse::wire::connection::{ConnectError, Transport, TransportChoice};
+use soda_types::Monotonic;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -102,6 +104,33 @@ fn a_storm_from_64_threads() {
                 direct.write_all_at(&data, round).unwrap();
             }
         });
+        mount.end();
+    });
+}
+
+/// Over io_uring an answer waits for the thread of its queue, which may be stopped, or without its core, after it was given.
+#[test]
+fn when_the_kernel_gets_an_answer_after_it_was_given_is_told() {
+    on_each(|mount| {
+        let due = Due::at(Monotonic::from_nanos(7));
+        mount.file(2).metadata().unwrap();
+        mount.fs.stop_behind(due);
+        thread::scope(|scope| {
+            let _rescue = mount.rescue();
+            let caller = scope.spawn(|| mount.file(2).metadata().unwrap());
+            wait_until("an answer is given", || mount.fs.waiting_to_go_on() == 1);
+            match mount.transport {
+                Transport::Dev => wait_until("the kernel has it", || caller.is_finished()),
+                Transport::Uring => assert!(!caller.is_finished()),
+            }
+            assert_eq!(mount.fs.arrived(), []);
+            mount.fs.go_on();
+            caller.join().unwrap();
+        });
+        match mount.transport {
+            Transport::Dev => {}
+            Transport::Uring => wait_until("that is told", || mount.fs.arrived() == [due]),
+        }
         mount.end();
     });
 }

@@ -35,7 +35,7 @@ impl Inner {
                     Some(PageUse::Leave) => fopen::KEEP_CACHE,
                     Some(PageUse::Drop) | None => 0,
                 };
-                if reply.opened(OpenOut { handle, flags }) == Taken::No {
+                if reply.by(answering.due()).opened(OpenOut { handle, flags }) == Taken::No {
                     self.release_dir(handle);
                 }
             }
@@ -184,7 +184,7 @@ impl Inner {
         if with_names {
             self.notifier.listings().give(dir.fid, handle);
         }
-        if reply.data(&[buffer.as_bytes()]) == Taken::No {
+        if reply.by(answering.due()).data(&[buffer.as_bytes()]) == Taken::No {
             self.notifier.listings().heard_of(dir.fid, handle);
             told.into_iter().for_each(|fid| self.not_taken(fid));
         }

@@ -34,7 +34,7 @@ use crate::notify::Notifier;
 use crate::task::{Interrupted, Interruptible, Tasks};
 use crate::wire::Agreement;
 use crate::wire::{AttrOut, EntryOut, Handler, Header, NodeId, Op, Reply, Request, Sink, Statfs, Taken};
-use soda_client::{Cached, Client, Entry};
+use soda_client::{Cached, Client, Due, Entry};
 use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, InUse, Name};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -124,6 +124,10 @@ impl Handler for FileSystem {
             Op::Init { .. } => reply.error(Errno::Io),
             op => fs.start(header, op, request.payload, reply),
         }
+    }
+
+    fn arrived(&self, due: Due) {
+        self.0.client.arrived(due);
     }
 }
 
@@ -441,13 +445,13 @@ impl Inner {
         }
         let answering = self.client.answer();
         let mut names = answering.remaining(entry.names);
-        let Some(node) = entry.node else { return reply.negative(names) };
+        let Some(node) = entry.node else { return reply.by(answering.due()).negative(names) };
         names = self.directory_names(named, node.attr.kind, names);
         self.remember((named.dir, named.name), node.fid, &node.attr);
         let valid = answering.remaining(entry.attr);
         let attr = self.tell_attr(node.fid, &node.attr, valid, inode, &reply);
         let out = EntryOut { attr, generation: node.fid.generation, valid: names };
-        if reply.entry(out) == Taken::No {
+        if reply.by(answering.due()).entry(out) == Taken::No {
             self.not_taken(node.fid);
         }
     }
@@ -505,6 +509,7 @@ impl Inner {
         self.nodes.keep_directory(fid, &attr.value);
         let answering = self.client.answer();
         let out = self.tell_attr(fid, &attr.value, answering.remaining(attr.valid), inode, &reply);
+        let reply = reply.by(answering.due());
         let taken = match form {
             attrs::Form::Attr => reply.attr(out),
             attrs::Form::Statx => reply.statx(out),

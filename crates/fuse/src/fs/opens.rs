@@ -171,7 +171,7 @@ impl Inner {
         let attr = self.tell_attr(node.fid, &node.attr, answering.remaining(entry.attr), inode, &reply);
         let names = answering.remaining(entry.names);
         let entry = EntryOut { attr, generation: node.fid.generation, valid: names };
-        if reply.created(entry, out) == Taken::No {
+        if reply.by(answering.due()).created(entry, out) == Taken::No {
             self.files.remove(handle);
             self.not_taken(node.fid);
         }

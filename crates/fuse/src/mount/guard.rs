@@ -22,6 +22,7 @@ use crate::wire::{Handler, Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
+use soda_client::Due;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::AsFd;
@@ -95,6 +96,10 @@ const WITHOUT: &str =
 impl Handler for Guarded {
     fn handle(&self, request: Request<'_>, reply: Reply) {
         self.fs.handle(request, reply);
+    }
+
+    fn arrived(&self, due: Due) {
+        self.fs.arrived(due);
     }
 }
 

@@ -226,6 +226,11 @@ impl Loans {
         }
     }
 
+    /// Whether there are commands that the kernel has not taken.
+    pub(super) fn has_unsubmitted(&mut self) -> bool {
+        !self.ring.submission().is_empty()
+    }
+
     /// How many completions there are now.
     pub(super) fn ready(&mut self) -> usize {
         self.ring.completion().len()

@@ -40,6 +40,7 @@ pub use serve::{Readers, Serving};
 pub(crate) use spare::Spare;
 pub use uring::{HandedQueues, NotEmptied};
 
+use soda_client::Due;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -57,6 +58,15 @@ pub trait Sink: Send + Sync + fmt::Debug {
     /// `ENOENT`: the request is gone (its process was killed), or the object of a notification is not known to
     /// the kernel. `ENODEV`: unmounted.
     fn send(&self, unique: Unique, error: i32, parts: &[&[u8]]) -> io::Result<()>;
+
+    /// As [`Sink::send`], of a reply that the kernel has to have by `due`: where it has it only later than this returns, that is
+    /// reported ([`Handler::arrived`]).
+    ///
+    /// # Errors
+    /// As [`Sink::send`].
+    fn send_by(&self, unique: Unique, error: i32, parts: &[&[u8]], _due: Option<Due>) -> io::Result<()> {
+        self.send(unique, error, parts)
+    }
 
     /// An answer is about to name a regular file, which the kernel then knows.
     fn told_of_file(&self, _node: u64) {}
@@ -76,4 +86,7 @@ pub trait Sink: Send + Sync + fmt::Debug {
 /// What requests go to. `handle` must not block: all requests of a thread wait behind it.
 pub trait Handler: Send + Sync + 'static {
     fn handle(&self, request: Request<'_>, reply: Reply);
+
+    /// Replies are with the kernel now, some time after they were sent; the first of them had to be by `due`.
+    fn arrived(&self, _due: Due) {}
 }

@@ -2,6 +2,7 @@
 
 use super::abi::Record;
 use super::{Sink, Unique};
+use soda_client::Due;
 use soda_types::{Attr, Errno, FileKind, Timestamp};
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
@@ -17,6 +18,7 @@ const DIRENT_LEN: usize = 24;
 pub struct Reply {
     unique: Unique,
     asked: Asked,
+    due: Option<Due>,
     sink: Option<Arc<dyn Sink>>,
 }
 
@@ -74,7 +76,7 @@ pub struct Statfs {
 
 impl Reply {
     pub(crate) fn new(unique: Unique, sink: Arc<dyn Sink>) -> Reply {
-        Reply { unique, asked: Asked::default(), sink: Some(sink) }
+        Reply { unique, asked: Asked::default(), due: None, sink: Some(sink) }
     }
 
     /// The same, of somebody's request.
@@ -85,6 +87,12 @@ impl Reply {
 
     pub(crate) fn who_asked(&self) -> Asked {
         self.asked
+    }
+
+    /// The same, which the kernel has to have by then ([`soda_client::Answering::due`]).
+    pub fn by(mut self, due: Option<Due>) -> Reply {
+        self.due = due;
+        self
     }
 
     pub fn unique(&self) -> Unique {
@@ -184,7 +192,7 @@ impl Reply {
 
     fn send(&mut self, error: i32, parts: &[&[u8]]) -> Taken {
         let Some(sink) = self.sink.take() else { return Taken::No };
-        match sink.send(self.unique, error, parts) {
+        match sink.send_by(self.unique, error, parts, self.due) {
             Ok(()) => Taken::Yes,
             // ENOENT: the process was killed meanwhile; ENODEV: unmounted. Both are nobody's fault.
             Err(error) if matches!(error.raw_os_error(), Some(2 | 19)) => Taken::No,

@@ -12,6 +12,7 @@ use super::uring::{HandedQueues, Leave, NotEmptied, Uring};
 use super::{Handler, MalformedRequest, Op, Reply, Request, Sink};
 use bytes::Bytes;
 use rustix::io::Errno;
+use soda_client::Due;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -217,6 +218,11 @@ impl<H> Clone for Dispatcher<H> {
 impl<H: Handler> Dispatcher<H> {
     pub(super) fn new(handler: Arc<H>, agreement: &Agreement) -> Dispatcher<H> {
         Dispatcher { handler, pool: Arc::default(), form: agreement.setxattr_form() }
+    }
+
+    /// See [`Handler::arrived`].
+    pub(super) fn arrived(&self, due: Due) {
+        self.handler.arrived(due);
     }
 
     /// A whole request that is no write.

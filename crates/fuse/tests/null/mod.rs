@@ -15,6 +15,7 @@ pub(crate) use switch::UringOn;
 use held::{Held, Waits};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
+use soda_client::Due;
 use soda_fuse::wire::connection::{ConnectError, Connection, Inherited, Transport, TransportChoice};
 use soda_fuse::wire::device::Device;
 use soda_fuse::wire::{
@@ -67,10 +68,14 @@ pub(crate) struct Null {
     pub(crate) keeps_root: AtomicBool,
     held: Mutex<Held>,
     lock: Mutex<Lock>,
-    has_stopped: Mutex<bool>,
+    has_stopped: Mutex<Option<Place>>,
     goes_on: Condvar,
     /// Threads that wait for that.
     waiting_to_go_on: AtomicUsize,
+    /// By when the kernel has to have attributes of files.
+    due: Mutex<Option<Due>>,
+    /// What [`Handler::arrived`] said.
+    arrived: Mutex<Vec<Due>>,
 }
 
 #[derive(Debug, Default)]
@@ -95,14 +100,43 @@ impl Answers {
     }
 }
 
+/// Where a thread that brings a request waits.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Place {
+    Before,
+    /// It has answered, attributes.
+    Behind,
+}
+
 impl Null {
     /// From here on nothing is taken in hand: the thread that brings a request waits.
     pub(crate) fn stop(&self) {
-        *self.has_stopped.lock().unwrap() = true;
+        *self.has_stopped.lock().unwrap() = Some(Place::Before);
+    }
+
+    /// From here on a thread that has answered who asked for a file's attributes does nothing more. The kernel has to have these
+    /// by `due`.
+    pub(crate) fn stop_behind(&self, due: Due) {
+        *self.due.lock().unwrap() = Some(due);
+        *self.has_stopped.lock().unwrap() = Some(Place::Behind);
+    }
+
+    pub(crate) fn arrived(&self) -> Vec<Due> {
+        self.arrived.lock().unwrap().clone()
+    }
+
+    fn wait_at(&self, place: Place) {
+        let stopped = self.has_stopped.lock().unwrap();
+        if *stopped != Some(place) {
+            return;
+        }
+        self.waiting_to_go_on.fetch_add(1, Ordering::Relaxed);
+        drop(self.goes_on.wait_while(stopped, |stopped| *stopped == Some(place)).unwrap());
+        self.waiting_to_go_on.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn go_on(&self) {
-        *self.has_stopped.lock().unwrap() = false;
+        *self.has_stopped.lock().unwrap() = None;
         self.goes_on.notify_all();
     }
 
@@ -182,13 +216,16 @@ pub(crate) struct NullFs(pub(crate) Arc<Null>);
 impl Handler for NullFs {
     fn handle(&self, request: Request<'_>, reply: Reply) {
         let (null, node) = (&self.0, request.header.node);
-        null.waiting_to_go_on.fetch_add(1, Ordering::Relaxed);
-        let stopped = null.has_stopped.lock().unwrap();
-        drop(null.goes_on.wait_while(stopped, |has_stopped| *has_stopped).unwrap());
-        null.waiting_to_go_on.fetch_sub(1, Ordering::Relaxed);
+        null.wait_at(Place::Before);
         null.requests.fetch_add(1, Ordering::Relaxed);
         let is_root = node.0 == ROOT && null.keeps_root.load(Ordering::Relaxed);
         let valid = if is_root { VALID } else { validity(node.0) };
+        let due = || null.due.lock().unwrap().filter(|_| node.0 != ROOT);
+        let stop_behind = || {
+            if node.0 != ROOT {
+                null.wait_at(Place::Behind);
+            }
+        };
         match request.op {
             Op::Interrupt { unique } => {
                 null.interrupt(unique);
@@ -221,10 +258,12 @@ impl Handler for NullFs {
                 _ => null.lock(wait, reply),
             },
             Op::GetAttr(_) | Op::SetAttr(_) => {
-                let _ = reply.attr(AttrOut { node: node.0, attr: &attr(node.0), valid });
+                let _ = reply.by(due()).attr(AttrOut { node: node.0, attr: &attr(node.0), valid });
+                stop_behind();
             }
             Op::Statx(_) => {
-                let _ = reply.statx(AttrOut { node: node.0, attr: &attr(node.0), valid });
+                let _ = reply.by(due()).statx(AttrOut { node: node.0, attr: &attr(node.0), valid });
+                stop_behind();
             }
             Op::Open(_) => {
                 // Odd numbers have pages in the kernel.
@@ -261,6 +300,10 @@ impl Handler for NullFs {
             Op::Flush { .. } | Op::Release { .. } | Op::FSync { .. } | Op::Destroy => reply.done(),
             _ => reply.error(Errno::NotImplemented),
         }
+    }
+
+    fn arrived(&self, due: Due) {
+        self.0.arrived.lock().unwrap().push(due);
     }
 }
 

@@ -87,7 +87,7 @@ impl Inheritance {
             started.push(thread.run(move || {
                 let _context = runtime.enter();
                 let place = YieldingPlace::take(&queue.yielding, queue.number.into());
-                QueueThread { queue, ring, dispatcher, place, message: Vec::new(), total: 0 }.inherit(kept);
+                QueueThread::new(queue, ring, dispatcher, place).inherit(kept);
             }));
         }
         started

@@ -143,7 +143,10 @@ impl Queue {
     }
 
     fn left(state: &State) -> usize {
-        state.rest.with_kernel + state.answered.len() + state.answering + usize::from(state.rest.is_overtaken)
+        state.rest.with_kernel
+            + state.answered.entries.len()
+            + state.answering
+            + usize::from(state.rest.is_overtaken)
     }
 
     /// All that it has; and what the kernel has of it at that moment.

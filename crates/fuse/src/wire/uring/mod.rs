@@ -46,6 +46,7 @@ use nudge::Nudges;
 use ring::{Entry, Ring, Waker};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use soda_client::Due;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -196,7 +197,7 @@ fn start_queue<H: Handler>(
     let thread = thread::Builder::new().name(format!("fuse-core-{}", queue.number)).spawn(move || {
         let _context = runtime.enter();
         let place = YieldingPlace::take(&queue.yielding, queue.number.into());
-        QueueThread { queue, ring, dispatcher, place, message: Vec::new(), total: 0 }.run(entries, report);
+        QueueThread::new(queue, ring, dispatcher, place).run(entries, report);
     })?;
     began.recv().unwrap_or_else(|_| Err(io::Error::other("a queue's thread has ended")))?;
     Ok(thread)
@@ -223,9 +224,24 @@ struct State {
     /// Answers that are being written, which are neither in hand nor among `answered`.
     answering: usize,
     /// Answers for the thread to hand over.
-    answered: Vec<Entry>,
+    answered: Answered,
     thread: ThreadState,
     rest: Rest,
+}
+
+/// Answers that are ready.
+#[derive(Debug, Default)]
+struct Answered {
+    entries: Vec<Entry>,
+    /// By when the kernel has to have the first of them.
+    due: Option<Due>,
+}
+
+impl Answered {
+    fn push(&mut self, entry: Entry, due: Option<Due>) {
+        self.entries.push(entry);
+        self.due = Due::earliest(self.due, due);
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -242,7 +258,7 @@ impl Queue {
         let state = State {
             in_hand: HashMap::new(),
             answering: 0,
-            answered: Vec::new(),
+            answered: Answered::default(),
             thread: ThreadState::Awake,
             rest: Rest::default(),
         };
@@ -271,14 +287,14 @@ impl Queue {
 
     /// The answers to be handed over, while the kernel has so many entries besides. From here on who has another one wakes the
     /// thread. `None`: the mount is gone.
-    fn fall_asleep(&self, outstanding: usize) -> Option<Vec<Entry>> {
+    fn fall_asleep(&self, outstanding: usize) -> Option<Answered> {
         let mut state = self.state();
         match state.thread {
             ThreadState::Ended => None,
             ThreadState::Awake | ThreadState::Asleep => {
                 state.thread = ThreadState::Asleep;
                 let answered = std::mem::take(&mut state.answered);
-                self.note_rest(&mut state, outstanding + answered.len());
+                self.note_rest(&mut state, outstanding + answered.entries.len());
                 Some(answered)
             }
         }
@@ -297,7 +313,7 @@ impl Queue {
     }
 
     fn answered(&self) -> usize {
-        self.state().answered.len()
+        self.state().answered.entries.len()
     }
 
     /// Regular files that the kernel cannot let go before a request of ours is answered, at most `limit`.
@@ -310,6 +326,10 @@ impl Queue {
 
 impl Sink for Queue {
     fn send(&self, unique: Unique, error: i32, parts: &[&[u8]]) -> io::Result<()> {
+        self.send_by(unique, error, parts, None)
+    }
+
+    fn send_by(&self, unique: Unique, error: i32, parts: &[&[u8]], due: Option<Due>) -> io::Result<()> {
         let len = parts.iter().map(|part| part.len()).sum::<usize>();
         if len > PAYLOAD_LEN {
             return Err(Errno::INVAL.into());
@@ -331,9 +351,9 @@ impl Sink for Queue {
         state.answering -= 1;
         match state.thread {
             ThreadState::Ended => return Err(Errno::NODEV.into()),
-            ThreadState::Awake => state.answered.push(entry),
+            ThreadState::Awake => state.answered.push(entry, due),
             ThreadState::Asleep => {
-                state.answered.push(entry);
+                state.answered.push(entry, due);
                 state.thread = ThreadState::Awake;
                 drop(state);
                 self.waker.wake();
@@ -356,9 +376,13 @@ pub(super) struct AnyQueue {
 
 impl Sink for AnyQueue {
     fn send(&self, unique: Unique, error: i32, parts: &[&[u8]]) -> io::Result<()> {
+        self.send_by(unique, error, parts, None)
+    }
+
+    fn send_by(&self, unique: Unique, error: i32, parts: &[&[u8]], due: Option<Due>) -> io::Result<()> {
         if unique != 0 {
             for queue in &self.queues {
-                match queue.send(unique, error, parts) {
+                match queue.send_by(unique, error, parts, due) {
                     Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => {}
                     sent => return sent,
                 }
@@ -371,6 +395,7 @@ impl Sink for AnyQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use soda_types::Monotonic;
 
     /// A queue with a request in hand, and the descriptor that its thread would wait on.
     fn queue_with(unique: Unique) -> Queue {
@@ -390,8 +415,20 @@ mod tests {
         queue.send(5, 0, &[b"yes"]).unwrap();
         assert_eq!(errno(queue.send(5, 0, &[])), Some(2));
         let answers = queue.fall_asleep(0).unwrap();
-        assert_eq!(answers[0].payload(), b"yes");
-        assert_eq!(answers[0].header(16), abi::out_header(19, 0, 5));
+        assert_eq!(answers.entries[0].payload(), b"yes");
+        assert_eq!(answers.entries[0].header(16), abi::out_header(19, 0, 5));
+    }
+
+    #[test]
+    fn when_answers_have_to_be_with_the_kernel_is_the_earliest_of_them() {
+        let due = |nanos| Some(Due::at(Monotonic::from_nanos(nanos)));
+        let queue = queue_with(5);
+        for (unique, due) in [(5, None), (6, due(9)), (7, due(4)), (8, None)] {
+            queue.state().in_hand.insert(unique, Entry::new().unwrap());
+            queue.send_by(unique, 0, &[], due).unwrap();
+        }
+        assert_eq!(queue.fall_asleep(0).unwrap().due, due(4));
+        assert_eq!(queue.fall_asleep(0).unwrap().due, None);
     }
 
     #[test]
@@ -405,10 +442,10 @@ mod tests {
     #[test]
     fn who_has_an_answer_wakes_a_thread_that_sleeps_and_no_other() {
         let queue = queue_with(5);
-        assert_eq!(queue.fall_asleep(0).unwrap().len(), 0);
+        assert_eq!(queue.fall_asleep(0).unwrap().entries.len(), 0);
         queue.send(5, 0, &[]).unwrap();
         assert_eq!(queue.state().thread, ThreadState::Awake);
-        assert_eq!(queue.fall_asleep(0).unwrap().len(), 1);
+        assert_eq!(queue.fall_asleep(0).unwrap().entries.len(), 1);
         queue.wake_up();
         assert_eq!(queue.state().thread, ThreadState::Awake);
     }

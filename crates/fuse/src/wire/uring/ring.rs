@@ -205,14 +205,17 @@ impl Ring {
                 ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit))
             }
         };
-        match waited {
-            Ok(_) => Ok(()),
-            Err(error) => match Errno::from_io_error(&error) {
-                // BUSY, AGAIN: completions are to be taken out first.
-                Some(Errno::INTR | Errno::TIME | Errno::BUSY | Errno::AGAIN) => Ok(()),
-                _ => Err(error),
-            },
-        }
+        unless_later(waited)
+    }
+
+    /// As [`Ring::flush`], but that what the kernel does not take now is no error ([`Ring::has_unsubmitted`]).
+    pub(super) fn hand_over(&mut self) -> io::Result<()> {
+        unless_later(self.loans.ring().submit())
+    }
+
+    /// Whether there is something that the kernel gets only next time.
+    pub(super) fn has_unsubmitted(&mut self) -> bool {
+        self.loans.has_unsubmitted()
     }
 
     /// What there is to tell now.
@@ -232,6 +235,17 @@ impl Ring {
                 Some(Event::Woken)
             }
         })
+    }
+}
+
+fn unless_later(submitted: io::Result<usize>) -> io::Result<()> {
+    match submitted {
+        Ok(_) => Ok(()),
+        Err(error) => match Errno::from_io_error(&error) {
+            // BUSY, AGAIN: completions are to be taken out first.
+            Some(Errno::INTR | Errno::TIME | Errno::BUSY | Errno::AGAIN) => Ok(()),
+            _ => Err(error),
+        },
     }
 }
 

@@ -6,6 +6,7 @@ use super::{Dispatcher, Handler, Queue, decoy, nudge};
 use crate::wire::escort::YieldingPlace;
 use crate::wire::{Reply, abi};
 use rustix::io::Errno;
+use soda_client::Due;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -22,15 +23,33 @@ const LAST_WAIT: Duration = Duration::from_secs(2);
 pub(super) struct QueueThread<H> {
     pub(super) queue: Arc<Queue>,
     pub(super) ring: Ring,
-    pub(super) dispatcher: Dispatcher<H>,
-    pub(super) place: YieldingPlace,
+    dispatcher: Dispatcher<H>,
+    place: YieldingPlace,
     /// Where a request is put together.
-    pub(super) message: Vec<u8>,
+    message: Vec<u8>,
+    /// Of answers that are on their way to the kernel.
+    due: Option<Due>,
     /// Entries, wherever they are.
     pub(super) total: usize,
 }
 
+/// Whether the kernel has all that was submitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum HandedOver {
+    Yes,
+    No,
+}
+
 impl<H: Handler> QueueThread<H> {
+    pub(super) fn new(
+        queue: Arc<Queue>,
+        ring: Ring,
+        dispatcher: Dispatcher<H>,
+        place: YieldingPlace,
+    ) -> QueueThread<H> {
+        QueueThread { queue, ring, dispatcher, place, message: Vec::new(), due: None, total: 0 }
+    }
+
     pub(super) fn run(mut self, entries: Vec<Entry>, report: Sender<io::Result<()>>) {
         let began = self.begin(entries);
         let has_begun = began.is_ok();
@@ -94,10 +113,13 @@ impl<H: Handler> QueueThread<H> {
 
     fn serve(&mut self) -> io::Result<()> {
         while let Some(answered) = self.queue.fall_asleep(self.ring.outstanding()) {
-            for entry in answered {
+            for entry in answered.entries {
                 self.ring.commit(entry)?;
             }
-            self.ring.wait(None)?;
+            self.due = Due::earliest(self.due, answered.due);
+            if self.hand_over()? == HandedOver::No || self.ring.ready() == 0 {
+                self.ring.wait(None)?;
+            }
             self.queue.wake_up().into_iter().for_each(|entry| self.request(entry));
             // No more than are there now: others may come all the while, and answers wait for the end of this.
             for _ in 0..self.ring.ready() {
@@ -107,6 +129,19 @@ impl<H: Handler> QueueThread<H> {
             self.grow();
         }
         Ok(())
+    }
+
+    /// Answers that the kernel has to have in time are given to it before the wait: after that nobody could say when it got them.
+    /// This thread may have been stopped, or without its core, since they were written.
+    fn hand_over(&mut self) -> io::Result<HandedOver> {
+        let Some(due) = self.due else { return Ok(HandedOver::No) };
+        self.ring.hand_over()?;
+        if self.ring.has_unsubmitted() {
+            return Ok(HandedOver::No);
+        }
+        self.due = None;
+        self.dispatcher.arrived(due);
+        Ok(HandedOver::Yes)
     }
 
     fn take(&mut self, event: Event) {
@@ -129,7 +164,7 @@ impl<H: Handler> QueueThread<H> {
         let unique = entry.unique();
         if entry.operation() == abi::opcode::NOTIFY_REPLY {
             entry.answer(&abi::out_header(abi::OUT_HEADER_LEN, 0, unique), &[]);
-            self.queue.state().answered.push(entry);
+            self.queue.state().answered.push(entry, None);
             return;
         }
         if nudge::names_file(entry.operation()) {
