@@ -24,11 +24,11 @@ pub mod wire;
 
 pub use mount::{
     FILE_SYSTEM_TYPE, HANDOVER_FORMAT, HandOverError, Heir, Leaving, Monitor, Mount, MountAccess,
-    MountConfig, MountEntry, MountError, MountFlags, MountStats, ReadyHeir, RequestTimeout, StayError,
-    abort_connection, find_mount, guard, list_mounts, remount, unescape,
+    MountConfig, MountEntry, MountError, MountFlags, MountStats, ReadyHeir, StayError, abort_connection,
+    find_mount, guard, list_mounts, remount, unescape,
 };
 pub use notify::Hooks;
 pub use wire::Cores;
 pub use wire::close_on_exec;
 pub use wire::connection::{Transport, TransportChoice};
-pub use wire::{Obstacle, URING_SWITCH, auto_obstacles};
+pub use wire::{Obstacle, RequestTimeout, URING_SWITCH, auto_obstacles};

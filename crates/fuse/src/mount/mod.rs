@@ -6,7 +6,6 @@ mod heir;
 mod kernel;
 mod leave;
 mod table;
-mod time_out;
 
 pub use guard::guard;
 pub use handover::{HANDOVER_FORMAT, HandOverError};
@@ -14,14 +13,13 @@ pub use heir::{Heir, ReadyHeir};
 pub use kernel::{MountAccess, MountFlags, remount};
 pub use leave::{Leaving, StayError};
 pub use table::{MountEntry, abort_connection, find_mount, list_mounts, unescape};
-pub use time_out::RequestTimeout;
 
 use crate::fs::FileSystem;
 use crate::nodes::Nodes;
 use crate::notify::{self, Hooks, Notifier};
 use crate::wire::connection::{ConnectError, Connection, Transport, TransportChoice};
 use crate::wire::device::Device;
-use crate::wire::{Agreement, Cores, Readers, Serving, Sink};
+use crate::wire::{Agreement, Cores, Readers, RequestTimeout, Serving, Sink};
 use guard::Guarded;
 use serde::Serialize;
 use soda_client::Client;

@@ -45,7 +45,7 @@ pub(crate) mod init {
         READDIRPLUS_AUTO = 1 << 14, ASYNC_DIO = 1 << 15, PARALLEL_DIROPS = 1 << 18, POSIX_ACL = 1 << 20,
         MAX_PAGES = 1 << 22, CACHE_SYMLINKS = 1 << 23, HANDLE_KILLPRIV_V2 = 1 << 28,
         SETXATTR_EXT = 1 << 29, INIT_EXT = 1 << 30, HAS_EXPIRE_ONLY = 1 << 35, DIRECT_IO_ALLOW_MMAP = 1 << 36,
-        OVER_IO_URING = 1 << 41,
+        OVER_IO_URING = 1 << 41, REQUEST_TIMEOUT = 1 << 42,
     }
 }
 

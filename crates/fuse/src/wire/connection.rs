@@ -8,7 +8,7 @@ use super::obstacle::{Obstacle, against_auto, machine_obstacles};
 use super::serve::{Dispatcher, Readers, Serving, read_device, serve_device, spare_readers};
 use super::spare::Spare;
 use super::uring::{self, AnyQueue, HandedQueues, Inheritance, Uring};
-use super::{Handler, Sink};
+use super::{Handler, Sink, time_out};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
@@ -107,7 +107,10 @@ impl Connection {
                 None
             }
         };
-        let optional = if uring.is_some() { init::OVER_IO_URING } else { 0 };
+        let mut optional = if uring.is_some() { init::OVER_IO_URING } else { 0 };
+        if time_out::is_to_be_asked_for() {
+            optional |= init::REQUEST_TIMEOUT;
+        }
         let agreement = device.accept(&hello, optional)?;
         let answers: Arc<dyn Sink> = match &uring {
             Some(uring) => answers_of(device, uring),

@@ -4,7 +4,7 @@ use super::abi::{self, Record, init};
 use super::agreement::{Agreement, Pretence, wanted_flags};
 use super::obstacle::KernelSide;
 use super::request::{SetXattrForm, parse_header};
-use super::{MalformedRequest, Op, Sink, Unique};
+use super::{MalformedRequest, Op, Sink, Unique, time_out};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, splice};
@@ -107,12 +107,13 @@ impl Device {
         Ok(Hello { unique: header.unique, max_readahead, kernel_minor, offered })
     }
 
-    /// Answers INIT. `optional`: flags that are wanted besides the usual ones.
+    /// Answers INIT. `optional`: flags that are wanted besides the usual ones. Of `REQUEST_TIMEOUT` it is the longest.
     ///
     /// # Errors
     /// The device's own.
     pub(super) fn accept(&self, hello: &Hello, optional: u64) -> io::Result<Agreement> {
         let flags = (wanted_flags() | optional) & hello.offered;
+        let time_out = if flags & init::REQUEST_TIMEOUT != 0 { time_out::LONGEST } else { 0 };
         let reply = Record::<64>::new()
             .u32(abi::VERSION)
             .u32(abi::MINOR.min(hello.kernel_minor))
@@ -125,7 +126,9 @@ impl Device {
             .u16((MAX_WRITE / 4096) as u16)
             .u16(0)
             .u32((flags >> 32) as u32)
-            .skip(28)
+            .u32(0) // passed-through file systems
+            .u16(time_out)
+            .skip(22)
             .done();
         self.send(hello.unique, 0, &[&reply])?;
         Ok(Agreement { kernel_minor: hello.kernel_minor, flags, offered: hello.offered })
@@ -232,6 +235,26 @@ mod tests {
     fn a_reader_outlives_a_lack_of_memory() {
         let after = [Errno::NOMEM, Errno::NOENT, Errno::NODEV, Errno::BADF].map(Unread::of);
         assert_eq!(after, [Unread::Later, Unread::Again, Unread::Unmounted, Unread::Failed]);
+    }
+
+    /// `flags` and `request_timeout` of what is answered to a kernel that offers all.
+    fn agreed_on(optional: u64) -> (u64, u16) {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let device = Device::new(writer.into());
+        let hello = Hello { unique: 1, max_readahead: 0, kernel_minor: abi::MINOR, offered: u64::MAX };
+        device.accept(&hello, optional).unwrap();
+        let mut answer = [0; abi::OUT_HEADER_LEN + 64];
+        reader.read_exact(&mut answer).unwrap();
+        let at = |offset: usize| &answer[abi::OUT_HEADER_LEN + offset..];
+        let word = |offset| u64::from(u32::from_ne_bytes(*at(offset).first_chunk().unwrap()));
+        (word(12) | word(32) << 32, u16::from_ne_bytes(*at(40).first_chunk().unwrap()))
+    }
+
+    /// The places of `struct fuse_init_out`.
+    #[test]
+    fn the_longest_time_limit_is_asked_for_where_there_is_one_and_else_none() {
+        assert_eq!(agreed_on(0), (wanted_flags(), 0));
+        assert_eq!(agreed_on(init::REQUEST_TIMEOUT), (wanted_flags() | 1 << 42, 65_535));
     }
 
     #[test]

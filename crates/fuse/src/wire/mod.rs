@@ -20,6 +20,7 @@ mod reply;
 mod request;
 mod serve;
 mod spare;
+mod time_out;
 mod uring;
 
 pub use abi::NodeId;
@@ -38,6 +39,7 @@ pub(crate) use escort::Hurry;
 pub use obstacle::{Obstacle, URING_SWITCH, auto_obstacles};
 pub use serve::{Readers, Serving};
 pub(crate) use spare::Spare;
+pub use time_out::RequestTimeout;
 pub use uring::{HandedQueues, NotEmptied};
 
 use soda_client::Due;
