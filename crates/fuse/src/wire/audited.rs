@@ -4,6 +4,8 @@
 //! A [`Room`] is the memory of one request. It is either a value that somebody owns, or one of those in [`Loans`]: it is moved
 //! there with a command and comes back with its completion. The kernel writes to its memory only in between. So whoever has a
 //! `Room` has its memory alone.
+//!
+//! In a take-over that rests on another process, too: it says where the kernel has the memory of which request ([`Claims`]).
 
 #![allow(unsafe_code)]
 
@@ -16,6 +18,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::Pid;
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -53,12 +56,8 @@ impl Room {
         Room::map(usual_place(), MapFlags::empty(), 0)
     }
 
-    /// Where another process had one: the kernel goes on to use the same addresses, whoever has the memory there. What that
-    /// process says of the kernel's name for the request is believed.
-    ///
-    /// # Errors
-    /// Something else is there. `InvalidData`: nothing can be.
-    pub(super) fn at(address: u64, commit_id: u64) -> io::Result<Room> {
+    /// Errors as of [`Claims::room`].
+    fn at(address: u64, commit_id: u64) -> io::Result<Room> {
         let place = usize::try_from(address).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
         if place == 0 {
             return Err(io::ErrorKind::InvalidData.into());
@@ -110,6 +109,30 @@ impl Drop for Room {
     fn drop(&mut self) {
         // SAFETY: mapped by `map` with this length; no reference to it outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), ROOM_LEN) };
+    }
+}
+
+/// The rooms of another process. The kernel goes on to use the same addresses, whoever has the memory there.
+///
+/// Which room is the one of a request that process has to know: Linux does not tell. If it were wrong, the kernel would write the
+/// next request to a room that is somebody's. It is the process that has served the mount until now, and so could do all to it
+/// that this one can. What cannot be true of it is refused: two rooms in one place, and two of one request.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// What the kernel calls the requests whose rooms are taken.
+    taken: HashSet<u64>,
+}
+
+impl Claims {
+    /// # Errors
+    /// Something else is there. `InvalidData`: nothing can be, or the request has a room already.
+    pub(super) fn room(&mut self, address: u64, commit_id: u64) -> io::Result<Room> {
+        if self.taken.contains(&commit_id) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "two entries have one request"));
+        }
+        let room = Room::at(address, commit_id)?;
+        self.taken.insert(commit_id);
+        Ok(room)
     }
 }
 
@@ -355,5 +378,16 @@ mod tests {
         drop(room);
         assert_eq!(Room::at(address, 1).unwrap().address(), address);
         assert_eq!(Room::at(0, 1).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_request_has_one_room() {
+        let [one, other] = [Room::new().unwrap(), Room::new().unwrap()].map(|room| room.address());
+        let mut claims = Claims::default();
+        assert!(claims.room(0, 7).is_err(), "that one is none");
+        let room = claims.room(one, 7).unwrap();
+        assert_eq!(claims.room(other, 7).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(Errno::from_io_error(&claims.room(one, 8).unwrap_err()), Some(Errno::EXIST));
+        assert_eq!((room.address(), claims.room(other, 8).unwrap().address()), (one, other));
     }
 }

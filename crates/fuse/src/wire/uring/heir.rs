@@ -6,6 +6,7 @@ use super::nudge::Nudges;
 use super::ring::{Entry, Ring};
 use super::worker::QueueThread;
 use super::{DEPTH_OFFLINE, Dispatcher, Handler, Queue, Uring, Yielding, YieldingPlace};
+use crate::wire::audited::Claims;
 use crate::wire::device::Device;
 use crate::wire::pause::Bell;
 use crate::wire::spare::Spare;
@@ -40,12 +41,13 @@ impl Inheritance {
         nudges.go_on_from(handed.next_question);
         let mut queues = Vec::new();
         let mut all_kept = Vec::new();
+        let mut claims = Claims::default();
         for (number, entries) in (0..cores).zip(&handed.queues) {
             let ring = Ring::new(device.clone(), number)?;
             let queue = Arc::new(Queue::new(number, ring.waker(), nudges.clone(), yielding.clone()));
             let mut kept = Vec::new();
             for handed in entries {
-                let entry = at_its_place(handed)?;
+                let entry = at_its_place(&mut claims, handed)?;
                 match handed.standing {
                     Standing::Kept => kept.push(entry),
                     Standing::InHand => {
@@ -94,8 +96,8 @@ impl Inheritance {
     }
 }
 
-fn at_its_place(handed: &HandedEntry) -> io::Result<Entry> {
-    Entry::handed(handed).map_err(|error| {
+fn at_its_place(claims: &mut Claims, handed: &HandedEntry) -> io::Result<Entry> {
+    Entry::handed(claims, handed).map_err(|error| {
         let address = handed.address;
         io::Error::new(error.kind(), format!("no memory at {address:#x}, where the kernel looks: {error}"))
     })

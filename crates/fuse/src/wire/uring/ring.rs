@@ -4,7 +4,7 @@
 use super::leave::{HandedEntry, Standing};
 use crate::wire::abi::NodeId;
 use crate::wire::abi::uring::{ARGUMENTS_AT, COMMIT_ID_AT, HEADER_LEN, PAYLOAD_LEN_AT};
-use crate::wire::audited::{Completion, HEADER_SPACE, Loans, PAYLOAD_LEN, Room, VECTORS_AT, u64_at};
+use crate::wire::audited::{Claims, Completion, HEADER_SPACE, Loans, PAYLOAD_LEN, Room, VECTORS_AT, u64_at};
 use crate::wire::device::Device;
 use bytes::Bytes;
 use io_uring::IoUring;
@@ -35,13 +35,13 @@ impl Entry {
     /// The room of another process's entry.
     ///
     /// # Errors
-    /// Something else is there.
-    pub(super) fn handed(handed: &HandedEntry) -> io::Result<Entry> {
+    /// As [`Claims::room`].
+    pub(super) fn handed(claims: &mut Claims, handed: &HandedEntry) -> io::Result<Entry> {
         let HandedEntry { address, header, payload, .. } = handed;
         if header.len() > VECTORS_AT || payload.len() > PAYLOAD_LEN {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let mut room = Room::at(*address, u64_at(header, COMMIT_ID_AT))?;
+        let mut room = claims.room(*address, u64_at(header, COMMIT_ID_AT))?;
         let memory = room.bytes_mut();
         memory[..header.len()].copy_from_slice(header);
         memory[HEADER_SPACE..HEADER_SPACE + payload.len()].copy_from_slice(payload);
@@ -276,9 +276,10 @@ mod tests {
         let mut entry = Entry::new().unwrap();
         entry.answer(&[7; 16], &[b"a request"]);
         let handed = entry.hand_over(Standing::Kept);
-        assert!(Entry::handed(&handed).is_err(), "it is in use");
+        let take = |handed: &HandedEntry| Entry::handed(&mut Claims::default(), handed);
+        assert!(take(&handed).is_err(), "it is in use");
         drop(entry);
-        let entry = Entry::handed(&handed).unwrap();
+        let entry = take(&handed).unwrap();
         assert_eq!(entry.room.address(), handed.address);
         assert_eq!((entry.header(16), entry.payload()), (&[7; 16][..], &b"a request"[..]));
         for bad in [
@@ -286,7 +287,7 @@ mod tests {
             HandedEntry { payload: vec![0; PAYLOAD_LEN + 1].into(), ..handed.clone() },
             HandedEntry { header: vec![0; VECTORS_AT + 1].into(), ..handed },
         ] {
-            assert_eq!(Entry::handed(&bad).unwrap_err().kind(), io::ErrorKind::InvalidData);
+            assert_eq!(take(&bad).unwrap_err().kind(), io::ErrorKind::InvalidData);
         }
     }
 }
