@@ -14,6 +14,7 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 use tokio::runtime::Handle;
 
 /// Everything that the queues need to be served: nothing is missing but the word. Dropped, it changes nothing.
@@ -119,7 +120,7 @@ impl<H: Handler> QueueThread<H> {
         match self.total {
             0 => self.add_for_nobody(),
             // All that have come may wait for what has not come: the kernel has to have an entry for that.
-            _ => self.grow(),
+            _ => self.grow(Instant::now()),
         }
         self.serve_to_the_end();
     }

@@ -17,6 +17,12 @@ const LOW: usize = 64;
 /// Most entries of a queue: so many callers on one core can wait at a time. Each takes 1 MiB of address space, and memory as
 /// it was once used.
 const MOST: usize = 1 << 14;
+/// How long no entries are added once the kernel has refused one, as it does where a control group has no memory left. Doubled
+/// with each refusal.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// So many are tried after that.
+const A_FEW: usize = 8;
 /// How long to wait for the kernel to give back its entries at the end.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
@@ -31,6 +37,37 @@ pub(super) struct QueueThread<H> {
     due: Option<Due>,
     /// Entries, wherever they are.
     pub(super) total: usize,
+    refusals: Refusals,
+}
+
+/// The kernel does not take more entries.
+#[derive(Debug, Default)]
+struct Refusals {
+    /// The last pause, and until when it lasts.
+    last: Option<(Duration, Instant)>,
+}
+
+impl Refusals {
+    /// Says whether it is the first.
+    fn note(&mut self, now: Instant) -> bool {
+        let pause = match self.last {
+            // Of the entries that were tried together.
+            Some((_, until)) if now < until => return false,
+            Some((pause, _)) => (pause * 2).min(LONGEST_PAUSE),
+            None => FIRST_PAUSE,
+        };
+        self.last.replace((pause, now + pause)).is_none()
+    }
+
+    fn are_there(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// How long to wait still.
+    fn pause(&self, now: Instant) -> Option<Duration> {
+        let left = self.last.map(|(_, until)| until.saturating_duration_since(now));
+        left.filter(|left| !left.is_zero())
+    }
 }
 
 /// Whether the kernel has all that was submitted.
@@ -47,7 +84,16 @@ impl<H: Handler> QueueThread<H> {
         dispatcher: Dispatcher<H>,
         place: YieldingPlace,
     ) -> QueueThread<H> {
-        QueueThread { queue, ring, dispatcher, place, message: Vec::new(), due: None, total: 0 }
+        QueueThread {
+            queue,
+            ring,
+            dispatcher,
+            place,
+            message: Vec::new(),
+            due: None,
+            total: 0,
+            refusals: Refusals::default(),
+        }
     }
 
     pub(super) fn run(mut self, entries: Vec<Entry>, report: Sender<io::Result<()>>) {
@@ -118,7 +164,7 @@ impl<H: Handler> QueueThread<H> {
             }
             self.due = Due::earliest(self.due, answered.due);
             if self.hand_over()? == HandedOver::No || self.ring.ready() == 0 {
-                self.ring.wait(None)?;
+                self.ring.wait(self.refusals.pause(Instant::now()))?;
             }
             self.queue.wake_up().into_iter().for_each(|entry| self.request(entry));
             // No more than are there now: others may come all the while, and answers wait for the end of this.
@@ -126,7 +172,7 @@ impl<H: Handler> QueueThread<H> {
                 let Some(event) = self.ring.next()? else { break };
                 self.take(event);
             }
-            self.grow();
+            self.grow(Instant::now());
         }
         Ok(())
     }
@@ -152,8 +198,11 @@ impl<H: Handler> QueueThread<H> {
             Event::Refused(error) => {
                 self.total -= 1;
                 // The first three: unmounted.
-                if !matches!(error, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) {
-                    tracing::error!(%error, queue = self.queue.number, "the kernel refused an entry of a queue");
+                if !matches!(error, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)
+                    && self.refusals.note(Instant::now())
+                {
+                    let queue = self.queue.number;
+                    tracing::error!(%error, queue, "the kernel refuses entries of a queue; tried again");
                 }
             }
         }
@@ -191,15 +240,22 @@ impl<H: Handler> QueueThread<H> {
     }
 
     /// Who waits keeps an entry. There must always be one for the next, who may be the one that the others wait for.
-    pub(super) fn grow(&mut self) {
+    pub(super) fn grow(&mut self, now: Instant) {
         let available = self.ring.outstanding() + self.queue.answered();
-        if available >= LOW || self.total >= MOST || self.queue.keeps() {
+        if available >= LOW {
+            self.refusals = Refusals::default();
+        }
+        let is_refused = self.refusals.pause(now).is_some();
+        if available >= LOW || self.total >= MOST || self.queue.keeps() || is_refused {
             return;
         }
         let had = self.total;
-        let more = self.total.min(MOST - self.total);
+        let more = if self.refusals.are_there() { A_FEW } else { self.total.max(A_FEW) };
+        let more = more.min(MOST - self.total);
         let added = (0..more).try_for_each(|_| self.add(Entry::new()?)).and_then(|()| self.ring.flush());
-        if let Err(error) = added {
+        if let Err(error) = added
+            && self.refusals.note(now)
+        {
             tracing::warn!(%error, queue = self.queue.number, total = self.total, "no more entries");
         }
         tracing::debug!(queue = self.queue.number, total = self.total, "more entries");
@@ -219,5 +275,75 @@ impl<H: Handler> QueueThread<H> {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::nudge::Nudges;
+    use super::*;
+    use crate::wire::device::Device;
+    use crate::wire::escort::Yielding;
+    use crate::wire::{Agreement, Request};
+    use std::fs::File;
+
+    #[derive(Debug, Default)]
+    struct Nothing;
+
+    impl Handler for Nothing {
+        fn handle(&self, _: Request<'_>, reply: Reply) {
+            reply.done();
+        }
+    }
+
+    /// A queue's thread, which has no thread of its own, and the kernel as `device` is one.
+    fn thread<H: Handler>(device: &str, handler: Arc<H>) -> QueueThread<H> {
+        let ring = Ring::new(Device::new(File::open(device).unwrap().into()), 0).unwrap();
+        let (nudges, yielding) = (Arc::new(Nudges::new(1)), Yielding::new(1));
+        let queue = Arc::new(Queue::new(0, ring.waker(), nudges, yielding.clone()));
+        let dispatcher = Dispatcher::new(handler, &Agreement::of_linux_6_18());
+        let place = YieldingPlace::take(&yielding, 0);
+        let mut thread = QueueThread::new(queue, ring, dispatcher, place);
+        thread.ring.enable().unwrap();
+        thread
+    }
+
+    /// Takes no command.
+    const REFUSES: &str = "/proc/self/exe";
+
+    #[test]
+    fn a_kernel_that_refuses_entries_is_asked_again_later_and_for_less() {
+        let mut thread = thread(REFUSES, Arc::new(Nothing));
+        thread.total = 100;
+        let drain = |thread: &mut QueueThread<Nothing>| {
+            while let Some(event) = thread.ring.next().unwrap() {
+                thread.take(event);
+            }
+        };
+        let begin = Instant::now();
+        thread.grow(begin);
+        assert_eq!(thread.ring.outstanding(), 100);
+        drain(&mut thread);
+        assert_eq!((thread.ring.outstanding(), thread.total), (0, 100));
+        thread.grow(begin);
+        assert_eq!(thread.ring.outstanding(), 0, "not at once");
+        let later = Instant::now() + LONGEST_PAUSE;
+        thread.grow(later);
+        assert_eq!(thread.ring.outstanding(), A_FEW);
+    }
+
+    #[test]
+    fn pauses_after_refusals_grow_and_only_the_first_is_said() {
+        let (mut refusals, mut now) = (Refusals::default(), Instant::now());
+        assert_eq!(refusals.pause(now), None);
+        let pauses: Vec<_> = (0..9)
+            .map(|round| {
+                assert_eq!([refusals.note(now), refusals.note(now)], [round == 0, false]);
+                let pause = refusals.pause(now).unwrap();
+                now += pause;
+                pause.as_millis()
+            })
+            .collect();
+        assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
     }
 }
