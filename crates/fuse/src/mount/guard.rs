@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 use soda_client::Due;
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -100,6 +100,14 @@ impl Handler for Guarded {
 
     fn arrived(&self, due: Due) {
         self.fs.arrived(due);
+    }
+
+    fn abandon(&self) {
+        let abort = table::own_device(&self.dir).and_then(table::abort_knob);
+        if let Err(error) = abort.and_then(|mut abort| abort.write_all(b"1")) {
+            let dir = self.dir.display();
+            tracing::error!(%error, "the mount has to be ended and cannot: `soda umount --force {dir}`");
+        }
     }
 }
 

@@ -41,7 +41,7 @@ const WATCHED: u64 = u64::MAX;
 #[derive(Debug)]
 pub(super) struct Room {
     memory: NonNull<u8>,
-    /// What the kernel calls the request that is in it: whoever names that lends the kernel this memory.
+    /// What the kernel calls the request that is in it: whoever names that lends the kernel this memory. 0: there is none.
     commit_id: u64,
 }
 
@@ -158,9 +158,18 @@ pub(super) enum Completion {
     /// With a request in it.
     Filled(Room),
     /// The kernel did not take it, or has given it up.
-    Refused(Errno),
+    Refused(Errno, Lent),
     /// What [`Loans::watch`] waits for. `is_last`: it does not wait any more.
     Watched { is_last: bool },
+}
+
+/// What a room was lent for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lent {
+    /// For a request.
+    Empty,
+    /// With the answer to one.
+    WithAnswer,
 }
 
 /// The ring of one queue of a mount, with the rooms that the kernel has.
@@ -276,7 +285,10 @@ impl Loans {
                     room.commit_id = u64_at(room.bytes(), COMMIT_ID_AT);
                     Completion::Filled(room)
                 }
-                error => Completion::Refused(Errno::from_raw_os_error(-error)),
+                error => {
+                    let lent = if room.commit_id == 0 { Lent::Empty } else { Lent::WithAnswer };
+                    Completion::Refused(Errno::from_raw_os_error(-error), lent)
+                }
             });
         }
     }

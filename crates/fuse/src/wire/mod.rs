@@ -91,4 +91,7 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Replies are with the kernel now, some time after they were sent; the first of them had to be by `due`.
     fn arrived(&self, _due: Due) {}
+
+    /// Some who asked can be answered no more: the connection is to be ended, or they wait for ever.
+    fn abandon(&self) {}
 }

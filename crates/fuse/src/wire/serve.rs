@@ -225,6 +225,11 @@ impl<H: Handler> Dispatcher<H> {
         self.handler.arrived(due);
     }
 
+    /// See [`Handler::abandon`].
+    pub(super) fn abandon(&self) {
+        self.handler.abandon();
+    }
+
     /// A whole request that is no write.
     fn request(&self, message: &[u8], reply: Reply) {
         let (operation, header, fields) = match parse_header(message) {

@@ -4,7 +4,9 @@
 use super::leave::{HandedEntry, Standing};
 use crate::wire::abi::NodeId;
 use crate::wire::abi::uring::{ARGUMENTS_AT, COMMIT_ID_AT, HEADER_LEN, PAYLOAD_LEN_AT};
-use crate::wire::audited::{Claims, Completion, HEADER_SPACE, Loans, PAYLOAD_LEN, Room, VECTORS_AT, u64_at};
+use crate::wire::audited::{
+    Claims, Completion, HEADER_SPACE, Lent, Loans, PAYLOAD_LEN, Room, VECTORS_AT, u64_at,
+};
 use crate::wire::device::Device;
 use bytes::Bytes;
 use io_uring::IoUring;
@@ -122,7 +124,7 @@ pub(super) enum Event {
     /// Somebody has called [`Waker::wake`].
     Woken,
     /// The kernel did not take an entry, or has given it up.
-    Refused(Errno),
+    Refused(Errno, Lent),
 }
 
 /// Wakes the thread that waits in [`Ring::wait`].
@@ -227,7 +229,7 @@ impl Ring {
         Ok(match self.loans.next() {
             None => None,
             Some(Completion::Filled(room)) => Some(Event::Request(Entry { room })),
-            Some(Completion::Refused(error)) => Some(Event::Refused(error)),
+            Some(Completion::Refused(error, lent)) => Some(Event::Refused(error, lent)),
             Some(Completion::Watched { is_last }) => {
                 if is_last {
                     self.loans.watch(self.waker.0.as_fd())?;

@@ -3,6 +3,7 @@
 use super::cores::{is_online, run_on};
 use super::ring::{Entry, Event, Ring};
 use super::{Dispatcher, Handler, Queue, decoy, nudge};
+use crate::wire::audited::Lent;
 use crate::wire::escort::YieldingPlace;
 use crate::wire::{Reply, abi};
 use rustix::io::Errno;
@@ -107,8 +108,9 @@ impl<H: Handler> QueueThread<H> {
 
     pub(super) fn serve_to_the_end(mut self) {
         if let Err(error) = self.serve() {
-            // The kernel goes on giving requests to this queue: better none than some that wait for ever.
+            // The kernel goes on giving requests to this queue: better an end than callers that wait for ever.
             tracing::error!(%error, queue = self.queue.number, "a queue of the mount does not work any more");
+            self.dispatcher.abandon();
         }
         self.queue.end();
         self.take_back();
@@ -134,11 +136,11 @@ impl<H: Handler> QueueThread<H> {
         let mut refused = None;
         while let Some(event) = self.ring.next()? {
             match event {
-                Event::Refused(error) => {
+                Event::Refused(error, _) => {
                     self.total -= 1;
                     refused = Some(error);
                 }
-                event => self.take(event),
+                event => self.take(event)?,
             }
         }
         match refused {
@@ -170,7 +172,7 @@ impl<H: Handler> QueueThread<H> {
             // No more than are there now: others may come all the while, and answers wait for the end of this.
             for _ in 0..self.ring.ready() {
                 let Some(event) = self.ring.next()? else { break };
-                self.take(event);
+                self.take(event)?;
             }
             self.grow(Instant::now());
         }
@@ -190,22 +192,32 @@ impl<H: Handler> QueueThread<H> {
         Ok(HandedOver::Yes)
     }
 
-    fn take(&mut self, event: Event) {
+    /// # Errors
+    /// The kernel does not take an answer, so who asked will wait for ever.
+    fn take(&mut self, event: Event) -> io::Result<()> {
         match event {
             Event::Request(entry) if self.queue.keeps() => self.queue.keep(entry),
             Event::Request(entry) => self.request(entry),
             Event::Woken => {}
-            Event::Refused(error) => {
+            Event::Refused(error, lent) => {
                 self.total -= 1;
-                // The first three: unmounted.
-                if !matches!(error, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)
-                    && self.refusals.note(Instant::now())
-                {
-                    let queue = self.queue.number;
-                    tracing::error!(%error, queue, "the kernel refuses entries of a queue; tried again");
+                match (error, lent) {
+                    // Unmounted.
+                    (Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED, _) => {}
+                    // It knows of no such request any more, or has ended it with an error (`fuse_uring_commit_fetch`).
+                    (Errno::NOENT | Errno::IO, Lent::WithAnswer) => {
+                        tracing::error!(%error, queue = self.queue.number, "the kernel refused an answer");
+                    }
+                    (_, Lent::WithAnswer) => return Err(error.into()),
+                    (_, Lent::Empty) if self.refusals.note(Instant::now()) => {
+                        let queue = self.queue.number;
+                        tracing::error!(%error, queue, "the kernel refuses entries of a queue; tried again");
+                    }
+                    (_, Lent::Empty) => {}
                 }
             }
         }
+        Ok(())
     }
 
     pub(super) fn request(&mut self, mut entry: Entry) {
@@ -280,19 +292,29 @@ impl<H: Handler> QueueThread<H> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::leave::{HandedEntry, Standing};
     use super::super::nudge::Nudges;
     use super::*;
+    use crate::wire::abi::uring::COMMIT_ID_AT;
+    use crate::wire::audited::Claims;
     use crate::wire::device::Device;
     use crate::wire::escort::Yielding;
     use crate::wire::{Agreement, Request};
     use std::fs::File;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[derive(Debug, Default)]
-    struct Nothing;
+    struct Told {
+        is_abandoned: AtomicBool,
+    }
 
-    impl Handler for Nothing {
+    impl Handler for Told {
         fn handle(&self, _: Request<'_>, reply: Reply) {
             reply.done();
+        }
+
+        fn abandon(&self) {
+            self.is_abandoned.store(true, Ordering::Relaxed);
         }
     }
 
@@ -313,11 +335,11 @@ mod tests {
 
     #[test]
     fn a_kernel_that_refuses_entries_is_asked_again_later_and_for_less() {
-        let mut thread = thread(REFUSES, Arc::new(Nothing));
+        let mut thread = thread(REFUSES, Arc::new(Told::default()));
         thread.total = 100;
-        let drain = |thread: &mut QueueThread<Nothing>| {
+        let drain = |thread: &mut QueueThread<Told>| {
             while let Some(event) = thread.ring.next().unwrap() {
-                thread.take(event);
+                thread.take(event).unwrap();
             }
         };
         let begin = Instant::now();
@@ -330,6 +352,38 @@ mod tests {
         let later = Instant::now() + LONGEST_PAUSE;
         thread.grow(later);
         assert_eq!(thread.ring.outstanding(), A_FEW);
+    }
+
+    /// With the answer to a request of this name.
+    fn answered(commit_id: u64) -> Entry {
+        let handed = Entry::new().unwrap().hand_over(Standing::InHand);
+        let mut header = handed.header.to_vec();
+        header[COMMIT_ID_AT..COMMIT_ID_AT + 8].copy_from_slice(&commit_id.to_ne_bytes());
+        Entry::handed(&mut Claims::default(), &HandedEntry { header: header.into(), ..handed }).unwrap()
+    }
+
+    #[test]
+    fn a_mount_whose_answers_the_kernel_refuses_is_abandoned() {
+        let told = Arc::new(Told::default());
+        let mut thread = thread(REFUSES, told.clone());
+        thread.total = 1;
+        thread.queue.state().answered.push(answered(7), None);
+        thread.serve_to_the_end();
+        assert!(told.is_abandoned.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_mount_that_is_gone_is_not_abandoned() {
+        let told = Arc::new(Told::default());
+        let mut thread = thread(REFUSES, told.clone());
+        thread.total = 3;
+        for error in [Errno::NOTCONN, Errno::NOENT] {
+            thread.take(Event::Refused(error, Lent::WithAnswer)).unwrap();
+        }
+        assert!(thread.take(Event::Refused(Errno::OPNOTSUPP, Lent::WithAnswer)).is_err());
+        thread.queue.end();
+        thread.serve_to_the_end();
+        assert!(!told.is_abandoned.load(Ordering::Relaxed));
     }
 
     #[test]
