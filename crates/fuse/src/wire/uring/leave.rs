@@ -50,6 +50,11 @@ pub(super) struct Rest {
 }
 
 impl Rest {
+    /// So many entries go to the kernel before the thread looks again.
+    pub(super) fn note_handed_over(&mut self, entries: usize) {
+        self.with_kernel += entries;
+    }
+
     pub(super) fn note_answer(&mut self) {
         self.is_overtaken |= self.is_written_down;
     }

@@ -300,6 +300,14 @@ impl Queue {
         }
     }
 
+    /// The answers that there are, for its thread to hand over though it does not sleep yet.
+    fn hand_over_early(&self) -> Answered {
+        let mut state = self.state();
+        let answered = std::mem::take(&mut state.answered);
+        state.rest.note_handed_over(answered.entries.len());
+        answered
+    }
+
     /// Requests that were kept and are not to be any more.
     fn wake_up(&self) -> Vec<Entry> {
         let mut state = self.state();

@@ -2,7 +2,7 @@
 
 use super::cores::{is_online, run_on};
 use super::ring::{Entry, Event, Ring};
-use super::{Dispatcher, Handler, Queue, decoy, nudge};
+use super::{Answered, Dispatcher, Handler, Queue, decoy, nudge};
 use crate::wire::audited::Lent;
 use crate::wire::escort::YieldingPlace;
 use crate::wire::{Reply, abi};
@@ -18,6 +18,10 @@ const LOW: usize = 64;
 /// Most entries of a queue: so many callers on one core can wait at a time. Each takes 1 MiB of address space, and memory as
 /// it was once used.
 const MOST: usize = 1 << 14;
+/// So many answers, or any that are so old, do not wait until all requests of a round are taken: some of these may be long, as
+/// writes are, whose data are copied.
+const TOGETHER: usize = 8;
+const TOGETHER_FOR: Duration = Duration::from_micros(50);
 /// How long no entries are added once the kernel has refused one, as it does where a control group has no memory left. Doubled
 /// with each refusal.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -161,35 +165,56 @@ impl<H: Handler> QueueThread<H> {
 
     fn serve(&mut self) -> io::Result<()> {
         while let Some(answered) = self.queue.fall_asleep(self.ring.outstanding()) {
-            for entry in answered.entries {
-                self.ring.commit(entry)?;
-            }
-            self.due = Due::earliest(self.due, answered.due);
+            self.commit(answered)?;
             if self.hand_over()? == HandedOver::No || self.ring.ready() == 0 {
                 self.ring.wait(self.refusals.pause(Instant::now()))?;
             }
             self.queue.wake_up().into_iter().for_each(|entry| self.request(entry));
-            // No more than are there now: others may come all the while, and answers wait for the end of this.
-            for _ in 0..self.ring.ready() {
-                let Some(event) = self.ring.next()? else { break };
-                self.take(event)?;
-            }
+            self.take_all()?;
             self.grow(Instant::now());
         }
         Ok(())
     }
 
+    /// No more than are there now: others may come all the while, and answers wait for the end of this, or until they are some.
+    fn take_all(&mut self) -> io::Result<()> {
+        let mut last = Instant::now();
+        for left in (0..self.ring.ready()).rev() {
+            let Some(event) = self.ring.next()? else { break };
+            self.take(event)?;
+            let ready = self.queue.answered();
+            if left > 0 && (ready >= TOGETHER || ready > 0 && last.elapsed() > TOGETHER_FOR) {
+                self.commit(self.queue.hand_over_early())?;
+                self.ring.hand_over()?;
+                self.note_arrival();
+                last = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, answered: Answered) -> io::Result<()> {
+        self.due = Due::earliest(self.due, answered.due);
+        answered.entries.into_iter().try_for_each(|entry| self.ring.commit(entry))
+    }
+
     /// Answers that the kernel has to have in time are given to it before the wait: after that nobody could say when it got them.
     /// This thread may have been stopped, or without its core, since they were written.
     fn hand_over(&mut self) -> io::Result<HandedOver> {
-        let Some(due) = self.due else { return Ok(HandedOver::No) };
-        self.ring.hand_over()?;
-        if self.ring.has_unsubmitted() {
+        if self.due.is_none() {
             return Ok(HandedOver::No);
         }
-        self.due = None;
-        self.dispatcher.arrived(due);
-        Ok(HandedOver::Yes)
+        self.ring.hand_over()?;
+        Ok(self.note_arrival())
+    }
+
+    /// To be called after [`Ring::hand_over`].
+    fn note_arrival(&mut self) -> HandedOver {
+        if self.ring.has_unsubmitted() {
+            return HandedOver::No;
+        }
+        self.due.take().into_iter().for_each(|due| self.dispatcher.arrived(due));
+        HandedOver::Yes
     }
 
     /// # Errors
@@ -301,15 +326,23 @@ mod tests {
     use crate::wire::escort::Yielding;
     use crate::wire::{Agreement, Request};
     use std::fs::File;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::{OnceLock, Weak};
 
     #[derive(Debug, Default)]
     struct Told {
         is_abandoned: AtomicBool,
+        requests: AtomicUsize,
+        /// Most answers of this that waited when another request came.
+        queue: OnceLock<Weak<Queue>>,
+        waited: AtomicUsize,
     }
 
     impl Handler for Told {
         fn handle(&self, _: Request<'_>, reply: Reply) {
+            let answered = self.queue.get().and_then(Weak::upgrade).map_or(0, |queue| queue.answered());
+            self.waited.fetch_max(answered, Ordering::Relaxed);
+            self.requests.fetch_add(1, Ordering::Relaxed);
             reply.done();
         }
 
@@ -384,6 +417,33 @@ mod tests {
         thread.queue.end();
         thread.serve_to_the_end();
         assert!(!told.is_abandoned.load(Ordering::Relaxed));
+    }
+
+    /// Gives back what it is lent, as it is.
+    const ACCEPTS: &str = "/dev/null";
+
+    #[test]
+    fn answers_wait_for_a_few_requests_only() {
+        const REQUESTS: u64 = 100;
+        let told = Arc::new(Told::default());
+        let mut thread = thread(ACCEPTS, told.clone());
+        told.queue.set(Arc::downgrade(&thread.queue)).unwrap();
+        for unique in 1..=REQUESTS {
+            let mut entry = answered(unique);
+            let mut header = [0; abi::IN_HEADER_LEN];
+            header[..4].copy_from_slice(&(abi::IN_HEADER_LEN as u32).to_ne_bytes());
+            header[4..8].copy_from_slice(&abi::opcode::STATFS.to_ne_bytes());
+            header[8..16].copy_from_slice(&unique.to_ne_bytes());
+            entry.answer(&header, &[]);
+            thread.ring.commit(entry).unwrap();
+        }
+        thread.total = REQUESTS as usize;
+        thread.ring.hand_over().unwrap();
+        assert_eq!(thread.ring.ready(), REQUESTS as usize);
+        thread.take_all().unwrap();
+        assert_eq!(told.requests.load(Ordering::Relaxed), REQUESTS as usize);
+        let waited = told.waited.load(Ordering::Relaxed);
+        assert!(waited < TOGETHER, "{waited} answers waited for requests that came with theirs");
     }
 
     #[test]
