@@ -1,5 +1,5 @@
-//! All unsafe code of the program: memory that is lent to the kernel for requests over io_uring, and two system calls that no
-//! crate has as safe functions. Whatever is here is safe to call; `cargo xtask check` refuses unsafe code anywhere else.
+//! All unsafe code of the program: memory that is lent to the kernel for requests over io_uring, and some calls that no crate has
+//! as safe functions. Whatever is here is safe to call; `cargo xtask check` refuses unsafe code anywhere else.
 //!
 //! A [`Room`] is the memory of one request. It is either a value that somebody owns, or one of those in [`Loans`]: it is moved
 //! there with a command and comes back with its completion. The kernel writes to its memory only in between. So whoever has a
@@ -366,6 +366,13 @@ pub fn close_on_exec() -> io::Result<()> {
     // SAFETY: takes numbers only. Nothing is closed in this process: who owns a descriptor has it as before.
     let result = unsafe { libc::close_range(3, libc::c_uint::MAX, flags) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Of this machine, bytes. (rustix has it with a feature that nothing else needs.)
+pub(super) fn page_size() -> u32 {
+    // SAFETY: takes and gives numbers only.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u32::try_from(size).unwrap_or(4096)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::abi::{self, Record, init};
 use super::agreement::{Agreement, Pretence, wanted_flags};
 use super::obstacle::KernelSide;
 use super::request::{SetXattrForm, parse_header};
-use super::{MalformedRequest, Op, Sink, Unique, time_out};
+use super::{MalformedRequest, Op, Sink, Unique, audited, time_out};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, splice};
@@ -25,6 +25,12 @@ const IOV_MAX: usize = 1024;
 
 /// Until the memory of a control group may be there again.
 const OUT_OF_MEMORY: Duration = Duration::from_millis(10);
+
+/// What the kernel is told instead of [`MAX_WRITE`]. It must not be more: over io_uring room for so many pages is demanded of
+/// each entry (`fuse_uring_create_ring_ent`).
+fn max_pages(page_size: u32) -> u16 {
+    (MAX_WRITE / page_size) as u16
+}
 
 /// What comes after a read that brought nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,7 +129,7 @@ impl Device {
             .u16(CONGESTION_THRESHOLD)
             .u32(MAX_WRITE)
             .u32(1) // nanoseconds
-            .u16((MAX_WRITE / 4096) as u16)
+            .u16(max_pages(audited::page_size()))
             .u16(0)
             .u32((flags >> 32) as u32)
             .u32(0) // passed-through file systems
@@ -248,6 +254,13 @@ mod tests {
         let at = |offset: usize| &answer[abi::OUT_HEADER_LEN + offset..];
         let word = |offset| u64::from(u32::from_ne_bytes(*at(offset).first_chunk().unwrap()));
         (word(12) | word(32) << 32, u16::from_ne_bytes(*at(40).first_chunk().unwrap()))
+    }
+
+    #[test]
+    fn pages_of_any_size_make_one_write() {
+        let pages = [4096, 16 << 10, 64 << 10].map(max_pages);
+        assert_eq!(pages, [256, 64, 16]);
+        assert_eq!(u32::from(max_pages(audited::page_size())) * audited::page_size(), MAX_WRITE);
     }
 
     /// The places of `struct fuse_init_out`.
