@@ -12,6 +12,7 @@ import mmap
 import multiprocessing
 import os
 import random
+import select
 import shutil
 import signal
 import socket
@@ -1558,6 +1559,22 @@ def refused():
     same(errno_of(fcntl.ioctl, target, FS_IOC_GETVERSION, bytes(8)), "ENOTTY")
     for mode in (COLLAPSE, INSERT):
         same(errno_of(allocate, target, mode, 0, 4096), "ENOTSUP")
+
+
+@test
+def always_ready():
+    """poll(2) and epoll(7), which take files of a FUSE mount: there is nothing to wait for, at any time."""
+    open(f"{A}/polled", "w").close()
+    for root in ROOTS:
+        for attempt in range(2):
+            fd = os.open(f"{root}/polled", os.O_RDWR)
+            polled, ready = select.poll(), select.POLLIN | select.POLLOUT
+            polled.register(fd, ready)
+            same(polled.poll(0), [(fd, ready)], f"poll, time {attempt}")
+            with select.epoll() as epoll:
+                epoll.register(fd, select.EPOLLIN | select.EPOLLOUT)
+                same(epoll.poll(0), [(fd, select.EPOLLIN | select.EPOLLOUT)], f"epoll, time {attempt}")
+            os.close(fd)
 
 
 @test

@@ -91,6 +91,29 @@ fn who_waits_holds_nobody_up() {
     });
 }
 
+/// Direct writes to one file, and look-ups in one directory: none waits in the kernel for another.
+#[test]
+fn writes_to_a_file_and_look_ups_in_a_directory_go_beside_each_other() {
+    const EACH: usize = 4;
+    on_each(|mount| {
+        let file = File::options().write(true).open(mount.file(0)).unwrap();
+        mount.fs.hold();
+        mount.fs.hold_writes();
+        thread::scope(|scope| {
+            let _rescue = mount.rescue();
+            for number in 0..EACH {
+                let (file, mount) = (&file, &mount);
+                scope.spawn(move || file.write_all_at(&[1; 5000], 5000 * number as u64).unwrap());
+                scope.spawn(move || mount.root().join(format!("x{number}")).metadata().unwrap_err());
+            }
+            wait_until("all wait at the file system", || mount.fs.held() == 2 * EACH);
+            mount.fs.release();
+        });
+        drop(file);
+        mount.end();
+    });
+}
+
 #[test]
 fn a_storm_from_64_threads() {
     on_each(|mount| {

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 #[derive(Debug, Default)]
 pub(super) struct Held {
     is_holding: bool,
+    holds_writes: bool,
     /// Not even an INTERRUPT ends what waits.
     is_deaf: bool,
     waiting: HashMap<u64, (Waits, Reply)>,
@@ -21,6 +22,8 @@ pub(super) enum Waits {
     Read,
     /// Of a name that is no number.
     Lookup,
+    /// Of so many bytes.
+    Write(u32),
 }
 
 impl Null {
@@ -29,7 +32,12 @@ impl Null {
         self.held.lock().unwrap().is_holding = true;
     }
 
-    /// The same, and no INTERRUPT ends them.
+    /// From here on writes wait.
+    pub(crate) fn hold_writes(&self) {
+        self.held.lock().unwrap().holds_writes = true;
+    }
+
+    /// As [`Null::hold`], and no INTERRUPT ends them.
     pub(crate) fn hold_fast(&self) {
         let mut held = self.held.lock().unwrap();
         (held.is_holding, held.is_deaf) = (true, true);
@@ -41,13 +49,14 @@ impl Null {
 
     pub(crate) fn release(&self) {
         let mut held = self.held.lock().unwrap();
-        held.is_holding = false;
+        (held.is_holding, held.holds_writes) = (false, false);
         let waiting = std::mem::take(&mut held.waiting);
         drop(held);
         for (what, reply) in waiting.into_values() {
             match what {
                 Waits::Read => drop(reply.data(&[&[0; 1]])),
                 Waits::Lookup => reply.error(Errno::NoEntry),
+                Waits::Write(bytes) => reply.written(bytes),
             }
         }
     }
@@ -77,7 +86,11 @@ impl Null {
     /// Gives back what need not wait.
     pub(super) fn hold_back(&self, what: Waits, reply: Reply) -> Option<Reply> {
         let mut held = self.held.lock().unwrap();
-        if !held.is_holding {
+        let is_to_wait = match what {
+            Waits::Read | Waits::Lookup => held.is_holding,
+            Waits::Write(_) => held.holds_writes,
+        };
+        if !is_to_wait {
             return Some(reply);
         }
         if held.early.contains(&reply.unique()) {

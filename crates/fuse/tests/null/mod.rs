@@ -35,9 +35,9 @@ pub(crate) const SMALL: u64 = 1 << 19;
 const SMALL_LEN: u64 = 4096;
 /// Files from here on keep what the kernel has of their pages when they are opened again.
 pub(crate) const KEPT: u64 = 1 << 20;
-/// FOPEN_DIRECT_IO and FOPEN_KEEP_CACHE.
-const DIRECT_IO: u32 = 1;
-const KEEP_CACHE: u32 = 2;
+/// FOPEN_DIRECT_IO with FOPEN_PARALLEL_DIRECT_WRITES, as Soda's own, and FOPEN_KEEP_CACHE.
+const DIRECT_IO: u32 = 1 << 0 | 1 << 6;
+const KEEP_CACHE: u32 = 1 << 1;
 const ROOT: u64 = 1;
 /// Nodes that were created have numbers from here on.
 const CREATED: u64 = 1 << 32;
@@ -291,7 +291,10 @@ impl Handler for NullFs {
                     let sum = request.payload.iter().map(|byte| u64::from(*byte)).sum();
                     null.sum.fetch_add(sum, Ordering::Relaxed);
                 }
-                reply.written(request.payload.len() as u32);
+                let bytes = request.payload.len() as u32;
+                if let Some(reply) = null.hold_back(Waits::Write(bytes), reply) {
+                    reply.written(bytes);
+                }
             }
             Op::GetXattr { .. } => reply.error(Errno::NoData),
             Op::StatFs => {
