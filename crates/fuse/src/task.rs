@@ -28,6 +28,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// comes between the moment in which it takes a request on and the one in which it has handed it over.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 
+/// So many of them at a time: each takes some 10 microseconds, on a thread that answers. Where thousands wait it takes longer
+/// until all were looked at.
+const LOOKS: usize = 512;
+
 /// For how long a process that is being killed waits for what became of its operation. A server that answers does so at once.
 const TAKE_BACK: Duration = Duration::from_secs(2);
 
@@ -64,6 +68,8 @@ struct Waiting {
     tasks: HashMap<Unique, Arc<Task>>,
     /// INTERRUPTs of requests that are not in `tasks`: not yet, or not any more. Numbers do not come again.
     early: VecDeque<Unique>,
+    /// The last one that was looked at.
+    looked_at: Unique,
 }
 
 impl Waiting {
@@ -207,10 +213,24 @@ impl Tasks {
         });
     }
 
+    /// Those that have waited for long, in turn.
+    fn to_look_at(&self) -> Vec<Arc<Task>> {
+        let mut waiting = self.waiting();
+        let tasks = waiting.tasks.values().filter(|task| task.seen.swap(true, Ordering::Relaxed));
+        let mut tasks: Vec<_> = tasks.cloned().collect();
+        // From the one after the last.
+        let first = waiting.looked_at.wrapping_add(1);
+        tasks.sort_unstable_by_key(|task| task.unique.wrapping_sub(first));
+        tasks.truncate(LOOKS);
+        if let Some(last) = tasks.last() {
+            waiting.looked_at = last.unique;
+        }
+        tasks
+    }
+
     fn look_around(&self) {
-        let waiting: Vec<_> = self.waiting().tasks.values().cloned().collect();
-        for task in waiting {
-            if task.seen.swap(true, Ordering::Relaxed) && task.has_signal() {
+        for task in self.to_look_at() {
+            if task.has_signal() {
                 match &task.interruptible {
                     Interruptible::AnySignal(signal) => signal.notify_one(),
                     Interruptible::Death => task.die(),
@@ -528,6 +548,22 @@ mod tests {
         until_waiting(&tasks, 1).await;
         assert_eq!(*seen.0.lock().unwrap(), [(7, -4)]);
         assert_eq!(tasks.waiting().early.len(), EARLY);
+    }
+
+    #[tokio::test]
+    async fn of_many_that_wait_some_are_looked_at_at_a_time_and_all_in_turn() {
+        let (tasks, _) = tasks();
+        let all = 3 * LOOKS as u64;
+        // Numbers as the kernel's, which are even.
+        (1..=all).for_each(|number| {
+            tasks.run(number * 2, u32::MAX, Interruptible::Death, std::future::pending());
+        });
+        assert!(tasks.to_look_at().is_empty(), "they have only come");
+        let look = || tasks.to_look_at().iter().map(|task| task.unique / 2).collect::<Vec<_>>();
+        let rounds = [look(), look(), look()];
+        assert!(rounds.iter().all(|round| round.len() == LOOKS));
+        assert_eq!(rounds.concat(), (1..=all).collect::<Vec<_>>());
+        assert_eq!(look(), rounds[0]);
     }
 
     /// As if Linux had told of none of the signals.
