@@ -71,6 +71,9 @@ class Small(Phase):
         measured(self.STAT, stat_all, 5)
         measured(self.READ, read_all, 3)
         with Counted(target) as counted:
+            stat_all()
+        figures.update(counted.per("stat after a read", count))
+        with Counted(target) as counted:
             figures[self.LIST] = statistics.median(rate(count, list_all) for _ in range(3))
         figures.update(counted.per("warm listing", 3 * len(directories)))
         measured(self.UNLINK, unlink_all)
