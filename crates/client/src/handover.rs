@@ -25,7 +25,7 @@ use crate::cache::handed::HandedCaches;
 use crate::cache::unsynced::Losses;
 use crate::call::Order;
 use crate::client::Client;
-use crate::clock::BootClock;
+use crate::clock::{BootClock, WhichClock};
 use crate::config::ClientConfig;
 use crate::connection::TcpTransport;
 use crate::crash;
@@ -68,6 +68,8 @@ pub struct HandedClient {
     cache_place: Option<Vec<u8>>,
     log_place: Option<Vec<u8>>,
     caches: HandedCaches,
+    /// By which the times in these were written down.
+    clock: WhichClock,
 }
 
 /// The locks of the directories on the local disk, as far as [`HandedClient::descriptors`] says that there are any, in this
@@ -208,8 +210,9 @@ impl Client {
             log_place: log.as_ref().map(|(dir, _)| bytes_of(dir)),
             caches: match leases {
                 Leases::Pass => state.hand_over(inner.now()),
-                Leases::Stay => HandedCaches::default(),
+                Leases::Stay => state.hand_over(inner.now()).without_times(inner.now()),
             },
+            clock: WhichClock::own(),
         };
         let locks = [cache, log].into_iter().flatten().map(|(_, lock)| OwnedFd::from(lock)).collect();
         Ok((handed, locks))
@@ -311,11 +314,15 @@ impl Successor {
         inner.slots.start_session(first.welcome.slots);
         inner.slots.go_on_from(handed.next_sequence);
         inner.losses.store(handed.sessions_lost, Ordering::SeqCst);
+        let caches = match handed.clock.is(&WhichClock::own()) {
+            true => handed.caches,
+            false => handed.caches.without_times(inner.now()),
+        };
         {
             let mut state = crate::lock(&inner.state);
             let session = first.welcome.key.session;
             state.holder.start_session(inner.now(), first.sent_at, session, first.welcome.term);
-            state.take_over(inner.now(), handed.caches);
+            state.take_over(inner.now(), caches);
             state.behind.durable = DigestId(handed.last_digest);
             state.behind.log = Log::after(state.behind.durable);
             state.unsynced.take_over(handed.losses);

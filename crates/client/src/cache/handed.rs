@@ -6,7 +6,7 @@
 //! pages.
 
 use super::State;
-use super::inode::{Inode, Origin, Xattrs};
+use super::inode::{Inode, Origin, Rewritten, Xattrs};
 use super::names::{Complete, Directory, Known};
 use crate::config::Consistency;
 use bytes::Bytes;
@@ -26,6 +26,8 @@ const INODE_BYTES: u64 = 200;
 pub(crate) struct HandedCaches {
     leases: HandedLeases,
     inodes: Vec<HandedInode>,
+    /// Files whose data were changed here lately, and of which the kernel may have pages.
+    rewritten: Vec<(Fid, Rewritten)>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,6 +54,15 @@ pub(super) struct HandedDirectory {
     pub(super) names: Vec<(Name, Known)>,
 }
 
+impl HandedCaches {
+    /// For a process by whose clock the times in it mean something else.
+    pub(crate) fn without_times(self, now: Monotonic) -> HandedCaches {
+        let HandedCaches { leases, inodes: _, rewritten } = self;
+        let rewritten = rewritten.into_iter().map(|(fid, rewritten)| (fid, rewritten.as_of(now))).collect();
+        HandedCaches { leases: leases.without_times(), inodes: Vec::new(), rewritten }
+    }
+}
+
 impl State {
     /// To be called when nothing is under way, and no recall can come any more.
     pub(crate) fn hand_over(&self, now: Monotonic) -> HandedCaches {
@@ -74,7 +85,9 @@ impl State {
                 inodes.push(handed);
             }
         }
-        HandedCaches { leases, inodes }
+        let rewritten = self.inodes.iter().filter(|(_, inode)| inode.kernel.data);
+        let rewritten = rewritten.filter_map(|(fid, inode)| Some((*fid, inode.rewritten(now)?))).collect();
+        HandedCaches { leases, inodes, rewritten }
     }
 
     /// Whether the kernel may keep its pages, which are of this version: they are what the inode has until somebody asks for the
@@ -93,6 +106,9 @@ impl State {
     /// In a session that has been started, before anything is asked for.
     pub(crate) fn take_over(&mut self, now: Monotonic, handed: HandedCaches) {
         self.holder.take_over(handed.leases);
+        for (fid, rewritten) in handed.rewritten {
+            self.inode(fid).note_rewritten(rewritten);
+        }
         for handed in handed.inodes {
             if self.holder.holding(handed.fid) == Some(handed.holding) {
                 self.learn(now, handed.fid, |inode| inode.take_over(now, handed));
@@ -121,8 +137,7 @@ impl Inode {
         let dir = self.dir.as_ref().map(|dir| dir.hand_over());
         let (seen, target, parent) = (self.seen, self.target.clone(), self.parent);
         // Who has shortened a file may not have run since, and Linux shortens it when that runs.
-        let is_rewritten = self.recent(now).is_some_and(|(_, data)| data.is_some());
-        let pages = self.kernel.data && !is_rewritten;
+        let pages = self.kernel.data && self.rewritten(now).is_none();
         Some(HandedInode { fid, holding, attr, seen, xattrs, target, dir, parent, pages })
     }
 
@@ -264,6 +279,38 @@ mod tests {
         let mut new = new;
         let plan = crate::kernel::Plan::new(&mut new, at(2), fid(2), None);
         assert_eq!(plan.data, Some(0..u64::MAX), "whoever asks has them dropped");
+    }
+
+    /// It may have to drop them still.
+    #[test]
+    fn pages_of_what_was_rewritten_do_not_stay_where_the_next_process_is_followed_by_another_either() {
+        let mut old = state();
+        (2..=4).for_each(|ino| learn(&mut old, ino));
+        (2..=4).for_each(|ino| old.inode(fid(ino)).note_fill());
+        old.inode(fid(3)).note_recent(at(1), None, Some(0..9));
+        old.inode(fid(4)).note_recent(at(1), None, Some(0..9));
+        // That one does not pass.
+        old.inode(fid(4)).changes.unanswered = 1;
+        let mut new = heir(&old);
+        learn(&mut new, 4);
+        (2..=4).for_each(|ino| new.inode(fid(ino)).note_fill());
+        let third = heir(&new);
+        let keeps = |ino| third.may_keep_pages(at(2), fid(ino), Version(1));
+        assert_eq!([2, 3, 4].map(keeps), [true, false, false]);
+    }
+
+    #[test]
+    fn where_the_clock_is_another_no_lease_passes_and_what_was_rewritten_was_so_just_now() {
+        let mut old = state();
+        (2..=3).for_each(|ino| learn(&mut old, ino));
+        (2..=3).for_each(|ino| old.inode(fid(ino)).note_fill());
+        old.inode(fid(3)).note_recent(at(1), None, Some(0..9));
+        let mut new = state();
+        let handed = old.hand_over(at(2)).without_times(at(1000));
+        new.take_over(at(1000), handed);
+        assert!(!is_known(&mut new, 2) && !new.covered_for_writing(at(2), fid(2)));
+        let is_rewritten = |ino| new.peek(fid(ino)).is_some_and(|inode| inode.rewritten(at(1050)).is_some());
+        assert_eq!([2, 3].map(is_rewritten), [false, true]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::cache::unseen::Unseen;
 use crate::hooks::KERNEL_LAG;
 use crate::why::Why;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use soda_lease::holder::Holding;
 use soda_oplog::DigestId;
 use soda_protocol::XattrSummary;
@@ -174,6 +175,20 @@ pub(crate) struct Recent {
     data: Option<Range<u64>>,
 }
 
+/// That its data were changed here lately, for another process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Rewritten {
+    until: Monotonic,
+    data: Range<u64>,
+}
+
+impl Rewritten {
+    /// The same for who has another clock than that by which it was written down.
+    pub(crate) fn as_of(self, now: Monotonic) -> Rewritten {
+        Rewritten { until: now + RECENT, ..self }
+    }
+}
+
 impl Inode {
     /// Whether it must stay in the table.
     pub(crate) fn pinned(&self) -> bool {
@@ -277,5 +292,15 @@ impl Inode {
     pub(crate) fn recent(&self, now: Monotonic) -> Option<(bool, Option<Range<u64>>)> {
         let recent = self.kernel.recent.as_ref().filter(|recent| recent.until > now)?;
         Some((recent.names, recent.data.clone()))
+    }
+
+    pub(crate) fn rewritten(&self, now: Monotonic) -> Option<Rewritten> {
+        let recent = self.kernel.recent.as_ref().filter(|recent| recent.until > now)?;
+        Some(Rewritten { until: recent.until, data: recent.data.clone()? })
+    }
+
+    /// In a new process.
+    pub(crate) fn note_rewritten(&mut self, Rewritten { until, data }: Rewritten) {
+        self.kernel.recent = Some(Box::new(Recent { until, names: false, data: Some(data) }));
     }
 }

@@ -26,7 +26,7 @@ use soda_client::handover::{self, HandedClient, Unreadable};
 use std::io;
 
 /// Of what passes. Another number is not understood: it changes with every change of what is handed over.
-pub const HANDOVER_FORMAT: u32 = 3;
+pub const HANDOVER_FORMAT: u32 = 4;
 
 /// Why what another process handed over cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     /// The number of the form, and bytes of it: in hexadecimal, and what they say.
-    const SAMPLE: (u32, &str) = (3, include_str!("../../testdata/handed-3.txt"));
+    const SAMPLE: (u32, &str) = (4, include_str!("../../testdata/handed-4.txt"));
 
     fn bytes_of(hex: &str) -> Vec<u8> {
         let digits: Vec<u8> = hex.chars().filter_map(|digit| digit.to_digit(16)).map(|it| it as u8).collect();
