@@ -103,6 +103,25 @@ fn look_ups_that_wait_keep_no_other_from_the_daemon() {
     });
 }
 
+/// Nor does the kernel know one: it has to be shown one.
+#[test]
+fn where_nobody_names_a_file_all_are_let_in_too() {
+    on_each(|mount| {
+        mount.fs.hold();
+        let look_up = |number| look_up(&mount, number);
+        crowd(
+            &mount,
+            look_up,
+            || look_up(CALLERS),
+            || {
+                wait_until("all look-ups wait", || mount.fs.held() == CALLERS + 1);
+                mount.fs.release();
+            },
+        );
+        mount.end();
+    });
+}
+
 /// The kernel knows no file: who waits can go on when it hears of one.
 #[test]
 fn the_first_file_lets_in_who_waits() {

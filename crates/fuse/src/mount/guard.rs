@@ -16,7 +16,7 @@
 //! | standard error | /dev/null | holds open nothing of whoever started the daemon |
 //! | of its own | the daemon's `/proc/PID/status` | |
 
-use super::table;
+use super::{leave, table};
 use crate::fs::FileSystem;
 use crate::wire::{Handler, Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -100,6 +100,10 @@ impl Handler for Guarded {
 
     fn arrived(&self, due: Due) {
         self.fs.arrived(due);
+    }
+
+    fn look_up(&self, name: &str) {
+        leave::look_up(&self.dir, name);
     }
 
     fn abandon(&self) {

@@ -153,9 +153,8 @@ impl Mount {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let name = format!(".soda-takeover-{}-{now}", std::process::id());
         serving.put_out_decoy(&name);
-        match quiet("stat").args(["--format=%s", "--"]).arg(self.dir.join(&name)).spawn() {
-            Ok(looking) => {
-                let mut looking = Passing(Some(looking));
+        match looking_up(&self.dir, &name) {
+            Ok(mut looking) => {
                 let deadline = Instant::now() + DECOY;
                 while !looking.has_ended() && Instant::now() < deadline {
                     tokio::time::sleep(LOOK).await;
@@ -256,6 +255,24 @@ impl Drop for Passing {
             std::thread::spawn(move || child.wait());
         }
     }
+}
+
+/// Another process looks up a name on the mount; not waited for longer than [`DECOY`].
+pub(super) fn look_up(dir: &Path, name: &str) {
+    match looking_up(dir, name) {
+        Ok(mut looking) => {
+            let deadline = Instant::now() + DECOY;
+            while !looking.has_ended() && Instant::now() < deadline {
+                std::thread::sleep(LOOK);
+            }
+        }
+        Err(error) => tracing::warn!(%error, "cannot start `stat`"),
+    }
+}
+
+fn looking_up(dir: &Path, name: &str) -> std::io::Result<Passing> {
+    let looking = quiet("stat").args(["--format=%s", "--"]).arg(dir.join(name)).spawn()?;
+    Ok(Passing(Some(looking)))
 }
 
 fn ask_for_space(dir: &Path) -> std::io::Result<Child> {

@@ -92,6 +92,10 @@ pub trait Handler: Send + Sync + 'static {
     /// Replies are with the kernel now, some time after they were sent; the first of them had to be by `due`.
     fn arrived(&self, _due: Due) {}
 
+    /// Another process is to look up this name in the root directory, which is answered without asking the handler. To be waited
+    /// for, for a second at most.
+    fn look_up(&self, _name: &str) {}
+
     /// Some who asked can be answered no more: the connection is to be ended, or they wait for ever.
     fn abandon(&self) {}
 }

@@ -225,6 +225,11 @@ impl<H: Handler> Dispatcher<H> {
         self.handler.arrived(due);
     }
 
+    /// See [`Handler::look_up`].
+    pub(super) fn look_up(&self, name: &str) {
+        self.handler.look_up(name);
+    }
+
     /// See [`Handler::abandon`].
     pub(super) fn abandon(&self) {
         self.handler.abandon();

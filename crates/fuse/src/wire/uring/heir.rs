@@ -80,8 +80,9 @@ impl Inheritance {
         let Inheritance { uring, kept, threads, nudge, supervise } = self;
         let queues = uring.queues();
         let Uring { device, queues: unused, nudges, yielding, .. } = uring;
+        let shows = dispatcher.clone();
         let mut started = vec![
-            nudge.run(move || nudges.run(&queues, &device)),
+            nudge.run(move || nudges.run(&queues, &device, |name| shows.look_up(name))),
             supervise.run(move || yielding.supervise()),
         ];
         for ((thread, unused), kept) in threads.into_iter().zip(unused).zip(kept) {
@@ -131,6 +132,6 @@ impl<H: Handler> QueueThread<H> {
         if let Err(error) = added {
             tracing::warn!(%error, core = self.queue.number, "a queue without entries");
         }
-        self.queue.nudges.owe(self.queue.number, self.total);
+        self.queue.nudges.owe_at_leisure(self.queue.number, self.total);
     }
 }

@@ -145,7 +145,8 @@ impl Uring {
         let queues = self.queues();
         let last = queues.last().map(|queue| queue.number);
         let (nudges, device) = (self.nudges.clone(), self.device);
-        let nudge = move || nudges.run(&queues, &device);
+        let shows = dispatcher.clone();
+        let nudge = move || nudges.run(&queues, &device, |name| shows.look_up(name));
         let supervise = move || self.yielding.supervise();
         let mut threads = vec![
             thread::Builder::new().name("fuse-nudge".into()).spawn(nudge)?,
@@ -156,7 +157,7 @@ impl Uring {
             threads.push(start_queue(unused, dispatcher.clone(), runtime.clone())?);
         }
         if let Some(last) = last {
-            self.nudges.owe(last, DEPTH);
+            self.nudges.owe_at_leisure(last, DEPTH);
         }
         Ok(threads)
     }

@@ -9,20 +9,21 @@
 //!
 //! The question must be about a regular file that the kernel knows (before 6.18 some kernels take any node). Best is one that a
 //! request in hand is about whose caller keeps it open; else one of those that were named last, which may be forgotten
-//! since. Where there is none, the nudges stay owed until a file is named.
+//! since. Where there is none, somebody is asked to look up a decoy ([`super::decoy`]): that request does find a new entry. Until
+//! then, or until a file is named, the nudges stay owed.
 //!
 //! They are sent by a thread of their own: the kernel may wait for a file that it is just letting go, and so for an answer.
 
 use super::Queue;
 use super::cores::run_on;
-use super::decoy::Decoy;
+use super::decoy::{self, Decoy};
 use crate::wire::Sink;
 use crate::wire::abi::{NodeId, Record, notify, opcode};
 use crate::wire::device::Device;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Numbers of the requests that come of nudges are above, so they are none of the kernel's own.
 const NUMBERS: u64 = 1 << 62;
@@ -35,6 +36,9 @@ const IN_HAND: usize = 4;
 /// A file that was just named the kernel may not have taken in yet: when to try again, and how often.
 const AGAIN: Duration = Duration::from_millis(20);
 const TRIES: u32 = 5;
+/// A decoy may not have been looked up, where that has to wait for the server: when to try again, twice as long each time.
+const SHOW_AGAIN: Duration = Duration::from_secs(1);
+const SHOW_LATEST: Duration = Duration::from_secs(60);
 
 /// Operations on regular files only.
 pub(super) fn names_file(operation: u32) -> bool {
@@ -62,6 +66,8 @@ pub(super) fn keeps_file(operation: u32) -> bool {
 #[derive(Debug)]
 pub(super) struct Nudges {
     pub(super) decoy: Decoy,
+    /// Another one, for who waits.
+    own_decoy: Decoy,
     /// Of the last question.
     number: AtomicU64,
     recent: Recent,
@@ -77,14 +83,58 @@ struct State {
     owed: Vec<usize>,
     tries_left: u32,
     not_before: Option<Instant>,
+    /// Somebody may wait for long if they are not sent.
+    are_urgent: bool,
+    /// The pause after a decoy was looked up, and until when it lasts.
+    shown: Option<(Duration, Instant)>,
     ended: bool,
+}
+
+impl State {
+    /// What is to be done, which counts as done; or how long there is nothing.
+    fn to_do(&mut self, now: Instant) -> Result<ToDo, Option<Duration>> {
+        let has_tries = self.tries_left > 0;
+        if !(has_tries || self.are_urgent) || self.owed.iter().all(|owed| *owed == 0) {
+            return Err(None);
+        }
+        let not_before = if has_tries { self.not_before } else { self.shown.map(|(_, until)| until) };
+        let wait = not_before.map(|at| at.saturating_duration_since(now));
+        if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
+            return Err(Some(wait));
+        }
+        if has_tries {
+            self.tries_left -= 1;
+            let none = vec![0; self.owed.len()];
+            return Ok(ToDo::Nudge(std::mem::replace(&mut self.owed, none)));
+        }
+        let pause = self.shown.map_or(SHOW_AGAIN, |(pause, _)| (pause * 2).min(SHOW_LATEST));
+        self.shown = Some((pause, now + pause));
+        Ok(ToDo::Show)
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum ToDo {
+    /// So often, by queue.
+    Nudge(Vec<usize>),
+    /// The kernel knows no file that could be asked about.
+    Show,
 }
 
 impl Nudges {
     pub(super) fn new(queues: usize) -> Nudges {
-        let state = State { owed: vec![0; queues], tries_left: 0, not_before: None, ended: false };
+        let state = State {
+            owed: vec![0; queues],
+            tries_left: 0,
+            not_before: None,
+            are_urgent: false,
+            shown: None,
+            ended: false,
+        };
         Nudges {
             decoy: Decoy::default(),
+            own_decoy: Decoy::default(),
             number: AtomicU64::new(NUMBERS),
             recent: Recent::default(),
             in_debt: AtomicBool::new(false),
@@ -106,8 +156,14 @@ impl Nudges {
         }
     }
 
-    /// So many entries of a queue are new.
+    /// So many entries of a queue are new, all the others having been used up.
     pub(super) fn owe(&self, queue: u16, entries: usize) {
+        self.state().are_urgent = true;
+        self.owe_at_leisure(queue, entries);
+    }
+
+    /// So many entries of a queue are new, and nobody has asked for anything yet.
+    pub(super) fn owe_at_leisure(&self, queue: u16, entries: usize) {
         let mut state = self.state();
         let Some(owed) = state.owed.get_mut(usize::from(queue)) else { return };
         *owed += entries;
@@ -122,29 +178,39 @@ impl Nudges {
         self.changed.notify_one();
     }
 
-    /// What is to be tried now, by queue; waits for it. `None`: the mount is gone.
-    fn due(&self) -> Option<Vec<usize>> {
+    /// Whether a request looks for a decoy.
+    pub(super) fn is_decoy_meant(&self, message: &[u8]) -> bool {
+        self.decoy.is_meant(message) || self.own_decoy.is_meant(message)
+    }
+
+    /// What is to be done now; waits for it. `None`: the mount is gone.
+    fn due(&self) -> Option<ToDo> {
         let mut state = self.state();
         loop {
             if state.ended {
                 return None;
             }
-            let now = Instant::now();
-            let wait = state.not_before.and_then(|at| at.checked_duration_since(now));
-            let to_do = state.tries_left > 0 && state.owed.iter().any(|owed| *owed > 0);
-            state = match (to_do, wait.filter(|wait| !wait.is_zero())) {
-                (false, _) => self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),
-                (true, Some(wait)) => {
+            state = match state.to_do(Instant::now()) {
+                Ok(to_do) => return Some(to_do),
+                Err(None) => self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),
+                Err(Some(wait)) => {
                     let waited = self.changed.wait_timeout(state, wait);
                     waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
                 }
-                (true, None) => {
-                    state.tries_left -= 1;
-                    let none = vec![0; state.owed.len()];
-                    return Some(std::mem::replace(&mut state.owed, none));
-                }
             };
         }
+    }
+
+    /// Has somebody look up a decoy.
+    fn show(&self, look_up: impl Fn(&str)) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let name = format!(".soda-nudge-{}-{now}", std::process::id());
+        self.own_decoy.put_out(&name);
+        look_up(&name);
+        self.own_decoy.take_in();
+        let mut state = self.state();
+        state.tries_left = TRIES;
+        state.not_before = None;
     }
 
     /// What of it could not be sent.
@@ -155,13 +221,24 @@ impl Nudges {
         }
         state.owed.iter_mut().zip(unsent).for_each(|(owed, unsent)| *owed += unsent);
         let in_debt = state.owed.iter().any(|owed| *owed > 0);
+        if !in_debt {
+            (state.are_urgent, state.shown) = (false, None);
+        }
         self.in_debt.store(in_debt, Ordering::Release);
     }
 
-    /// Sends what is owed until the mount is gone.
-    pub(super) fn run(&self, queues: &[Arc<Queue>], device: &Device) {
+    /// Sends what is owed until the mount is gone. `look_up` has another process look up a name in the root directory, and waits
+    /// for that for a while.
+    pub(super) fn run(&self, queues: &[Arc<Queue>], device: &Device, look_up: impl Fn(&str)) {
         let ask = |node| self.ask(node, device);
-        while let Some(mut owed) = self.due() {
+        while let Some(to_do) = self.due() {
+            let mut owed = match to_do {
+                ToDo::Nudge(owed) => owed,
+                ToDo::Show => {
+                    self.show(&look_up);
+                    continue;
+                }
+            };
             for (owed, queue) in owed.iter_mut().zip(queues).filter(|(owed, _)| **owed > 0) {
                 if let Err(error) = run_on(queue.number) {
                     tracing::debug!(%error, core = queue.number, "a queue that cannot be nudged");
@@ -176,7 +253,7 @@ impl Nudges {
 
     fn files(&self, queue: &Queue) -> impl Iterator<Item = NodeId> {
         let files = queue.files_in_hand(IN_HAND).into_iter().chain(self.recent.latest_first());
-        files.chain([NodeId::ROOT])
+        files.chain([decoy::NODE, NodeId::ROOT])
     }
 
     fn ask(&self, node: NodeId, device: &Device) -> io::Result<()> {
@@ -257,6 +334,7 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::abi;
     use std::thread;
 
     fn refused() -> io::Result<()> {
@@ -289,15 +367,53 @@ mod tests {
     }
 
     #[test]
+    fn for_what_nobody_waits_no_decoy_is_shown() {
+        let nudges = Nudges::new(1);
+        nudges.owe_at_leisure(0, 4);
+        for _ in 0..TRIES {
+            assert_eq!(nudges.due(), Some(ToDo::Nudge(vec![4])));
+            nudges.still_owe(&[4]);
+        }
+        let later = Instant::now() + SHOW_LATEST;
+        assert_eq!(nudges.state().to_do(later), Err(None));
+        nudges.state().are_urgent = true;
+        assert_eq!(nudges.state().to_do(later), Ok(ToDo::Show));
+        assert_eq!(nudges.state().to_do(later), Err(Some(SHOW_AGAIN)));
+        assert_eq!(nudges.state().to_do(later + SHOW_AGAIN), Ok(ToDo::Show));
+        assert_eq!(nudges.state().to_do(later + SHOW_AGAIN), Err(Some(SHOW_AGAIN * 2)));
+    }
+
+    fn look_up_of(name: &str) -> Vec<u8> {
+        let mut message = vec![0; abi::IN_HEADER_LEN];
+        message[4..8].copy_from_slice(&opcode::LOOKUP.to_ne_bytes());
+        message[16..24].copy_from_slice(&NodeId::ROOT.0.to_ne_bytes());
+        [&message, name.as_bytes(), &[0]].concat()
+    }
+
+    #[test]
     fn what_could_not_be_sent_stays_owed_until_a_file_is_named() {
         let nudges = Nudges::new(2);
+        let all = || Some(ToDo::Nudge(vec![0, 7]));
         nudges.owe(1, 4);
         nudges.owe(1, 3);
         nudges.owe(9, 1);
         for _ in 0..TRIES {
-            assert_eq!(nudges.due(), Some(vec![0, 7]));
+            assert_eq!(nudges.due(), all());
             nudges.still_owe(&[0, 7]);
         }
+        assert_eq!(nudges.due(), Some(ToDo::Show));
+        let looked_up = Mutex::default();
+        nudges.show(|name| {
+            let message = look_up_of(name);
+            *looked_up.lock().unwrap() = message.clone();
+            assert!(nudges.is_decoy_meant(&message));
+        });
+        assert!(!nudges.is_decoy_meant(&looked_up.into_inner().unwrap()));
+        for _ in 0..TRIES {
+            assert_eq!(nudges.due(), all());
+            nudges.still_owe(&[0, 7]);
+        }
+        nudges.state().shown = Some((SHOW_AGAIN, Instant::now() + 60 * SHOW_LATEST));
         thread::scope(|scope| {
             let waits = scope.spawn(|| nudges.due());
             while nudges.state().tries_left > 0 {
@@ -305,7 +421,7 @@ mod tests {
             }
             assert!(!waits.is_finished());
             nudges.file(5);
-            assert_eq!(waits.join().unwrap(), Some(vec![0, 7]));
+            assert_eq!(waits.join().unwrap(), all());
         });
         nudges.still_owe(&[0, 0]);
         assert!(!nudges.in_debt.load(Ordering::Acquire));

@@ -268,7 +268,7 @@ impl<H: Handler> QueueThread<H> {
         self.message.extend_from_slice(entry.header(abi::IN_HEADER_LEN));
         self.message.extend_from_slice(entry.arguments(arguments));
         let request = self.dispatcher.assemble(&mut self.message, payload);
-        let is_decoy = self.queue.nudges.decoy.is_meant(&self.message);
+        let is_decoy = self.queue.nudges.is_decoy_meant(&self.message);
         self.queue.state().in_hand.insert(unique, entry);
         match is_decoy {
             true => decoy::answer(reply()),
