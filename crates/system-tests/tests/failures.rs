@@ -1,5 +1,6 @@
 //! Failures cost time, never correctness, and never for ever: bounds on waiting, and what goes on by itself.
 
+use rustix::process::Signal;
 use soda_system_tests::cell::{
     Cell, LONG_TERM, MEASURED_TERM, Network, PATIENCE, Setting, TERM, is_mounted, prerequisites, soda_binary,
 };
@@ -7,7 +8,7 @@ use soda_system_tests::wait::{self, Finish};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Past the end of a term: the server's own margin.
@@ -128,7 +129,7 @@ fn readers_of_a_frozen_client_wait_and_then_see_the_new_state() {
     assert_eq!(fs::read(&frozen).unwrap(), b"old");
     cell.mounts[0].freeze();
     fs::write(&other, b"new").unwrap();
-    let mut reader = Command::new("cat").arg(&frozen).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut reader = Command::new("cat").arg(&frozen).stdout(Stdio::piped()).spawn().unwrap();
     let early = wait::until(Duration::from_millis(500), || reader.try_wait().unwrap().is_some());
     assert!(!early, "the reader got an answer from a frozen client's cache");
     cell.mounts[0].thaw();
@@ -153,6 +154,36 @@ fn a_reader_whose_server_is_gone_waits_can_be_killed_and_can_be_unmounted() {
     let finish = wait::run(Command::new("cat").arg(root.join("file")), Duration::from_secs(2));
     assert!(matches!(finish, Finish::TimedOut { killable: true }), "hard mounts wait, killably: {finish:?}");
     cell.mounts[0].unmount();
+}
+
+/// Over io_uring, too, where Linux (6.18) does not tell the daemon of a signal that comes just when a request is handed over:
+/// then it has to look.
+// SEMANTICS 38
+#[test]
+fn all_who_are_killed_as_they_begin_to_wait_for_a_frozen_server_end() {
+    if !prerequisites() {
+        return;
+    }
+    const CALLERS: usize = 40;
+    let cell = Cell::unhurried(2);
+    let dir = |mount: usize| cell.root(mount).join("dir");
+    fs::create_dir(dir(1)).unwrap();
+    for number in 0..CALLERS {
+        fs::write(dir(1).join(number.to_string()), b"content").unwrap();
+    }
+    assert!(dir(0).is_dir());
+    cell.server.freeze();
+    let call = |number: usize| {
+        let mut command = Command::new("cat");
+        command.arg(dir(0).join(number.to_string())).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().unwrap()
+    };
+    let mut callers: Vec<_> = (0..CALLERS).map(call).collect();
+    wait::in_time(PATIENCE, "nobody waits", || cell.mounts[0].waiting() > 5);
+    callers.iter().for_each(|caller| wait::signal(caller, Signal::KILL));
+    let ended = |caller: &mut Child| matches!(caller.try_wait(), Ok(Some(_)));
+    wait::in_time(PATIENCE, "who was killed waits on", || callers.iter_mut().all(ended));
+    cell.server.thaw();
 }
 
 /// Of a container's daemon, whose mount programs outside of it use: it cannot see their signals, nor their groups.
@@ -193,7 +224,7 @@ fn a_daemon_in_another_pid_namespace_takes_no_signal_for_death() {
 
     cell.server.freeze();
     let mut python = Command::new("python3");
-    python.args(["-c", WAITS]).arg(root.join("dir")).stdout(std::process::Stdio::piped());
+    python.args(["-c", WAITS]).arg(root.join("dir")).stdout(Stdio::piped());
     let mut mkdir = python.spawn().unwrap();
     // It waits in the kernel: else its handler would have taken the signal.
     let status = format!("/proc/{}/status", mkdir.id());

@@ -3,6 +3,7 @@
 use rustix::process::{Resource, getrlimit};
 use soda_system_tests::cell::{
     Cell, Network, PATIENCE, copy_program, is_mounted, prerequisites, skip, skip_not_allowed, soda_binary,
+    transport,
 };
 use soda_system_tests::wait::{self, Finish};
 use std::fs::{self, Permissions};
@@ -136,12 +137,13 @@ fn the_kernel_shows_noatime_for_mounts_of_every_user() {
 }
 
 /// What users do on two mounts of their own, with the death of a daemon: run as one of them, with `HERE`, which is theirs, and
-/// `SPEC`. The daemons end with the script, whose PID namespace ends.
+/// `SPEC`, over `TRANSPORT` (by which the first to call after a death may hear of another error than ENOTCONN). The daemons end
+/// with the script, whose PID namespace ends.
 const WORK: &str = r#"set -eu
 cd "$HERE"; mkdir one two tmp; export TMPDIR="$HERE/tmp"
 soda() { "$HERE/soda" "$@"; }
 start() {
-    "$HERE/soda" mount "$SPEC" "$HERE/$1" --foreground >>"$HERE/$1.log" 2>&1 & pid=$!
+    "$HERE/soda" mount "$SPEC" "$HERE/$1" -o "transport=$TRANSPORT" --foreground >>"$HERE/$1.log" 2>&1 & pid=$!
     until grep -q " $HERE/$1 " /proc/self/mountinfo; do kill -0 $pid; sleep 0.05; done
 }
 is() { [ "$1" = "$2" ] || { echo "$1, not $2"; exit 1; }; }
@@ -156,9 +158,11 @@ is "$(ls dir)" there; is "$(tail -n1 symlink 2>&1 | grep -c such)" 1
 head -c 3000000 /dev/urandom >big; cmp big "$other/big"; truncate -s 1000000 "$other/big"; is "$(wc -c <big)" 1000000
 mkfifo fifo; touch gone; rm "$other/gone"; is "$(ls)" "$(printf 'big\ndir\nfifo\nlink\nsymlink')"
 flock link sh -c "! flock -n '$other/link' true"; flock -n "$other/link" true
-soda status | grep -q "$HERE/one "; soda stats "$HERE/one" --once >/dev/null; soda sync "$HERE/one" >/dev/null
+soda status | grep -q "$HERE/one "
+soda status --json | grep -q "\"transport\": *\"$TRANSPORT\""
+soda stats "$HERE/one" --once >/dev/null; soda sync "$HERE/one" >/dev/null
 kill -9 $daemon; wait $daemon || true
-cd "$HERE"; is "$(ls one/home 2>&1 | grep -c 'not connected')" 1
+cd "$HERE"; until ls one/home 2>&1 | grep -q 'not connected'; do sleep 0.05; done
 soda umount "$HERE/one"; is "$(grep -c " $HERE/one " /proc/self/mountinfo)" 0
 is "$(cat "$other/link")" "$(printf 'first\nsecond')"
 start one; rm -r one/home/*; is "$(ls "$other")" ""
@@ -181,6 +185,7 @@ fn work_as_nobody(enter: &str, inside: u32) -> String {
     command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]);
     command.env_remove("SODA_RUNTIME_DIR").env_remove("XDG_RUNTIME_DIR").env("WORK", WORK);
     command.env("HERE", home.dir.path()).env("SPEC", format!("{}/main", cell.server.address()));
+    command.env("TRANSPORT", transport());
     let output = wait::run(&mut command, PATIENCE * 3).output("what an ordinary user does");
     let log = |name: &str| fs::read_to_string(home.dir.path().join(name)).unwrap_or_default();
     assert!(output.status.success(), "{output:?}\none: {}\ntwo: {}", log("one.log"), log("two.log"));

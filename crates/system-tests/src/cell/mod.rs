@@ -12,7 +12,7 @@ mod server;
 
 pub use binary::{Prerequisite, copy_program, prerequisites, skip, skip_not_allowed, soda_binary};
 pub use disk::SmallDisk;
-pub use mount::{Mount, is_mounted, mount_entry};
+pub use mount::{Mount, is_mounted, mount_entry, transport};
 pub use ports::free_port;
 pub use server::Server;
 

@@ -306,7 +306,7 @@ impl Drop for Mount {
 
 /// What mounts are told unless a test tells them something else: `dev`, or what `SODA_TEST_TRANSPORT` says. What another test
 /// switches on in the kernel must make no difference.
-fn transport() -> String {
+pub fn transport() -> String {
     std::env::var("SODA_TEST_TRANSPORT").unwrap_or_else(|_| "dev".to_owned())
 }
 

@@ -4,7 +4,7 @@ mod warm;
 
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::io::Errno;
-use soda_system_tests::cell::{Cell, LONG_TERM, PATIENCE, Setting, prerequisites, soda_binary};
+use soda_system_tests::cell::{Cell, LONG_TERM, PATIENCE, Setting, prerequisites, soda_binary, transport};
 use soda_system_tests::story::{OldKernel, Story};
 use soda_system_tests::wait::{self, Finish};
 use std::collections::BTreeSet;
@@ -233,8 +233,7 @@ fn an_empty_mount_that_nobody_has_used_is_handed_over() {
         fs::create_dir(cell.root(0).join(name)).unwrap();
     }
     let said: serde_json::Value = serde_json::from_str(&ask(cell.mounts[0].process(), "\"status\"")).unwrap();
-    let transport = std::env::var("SODA_TEST_TRANSPORT").unwrap_or_else(|_| "dev".into());
-    assert_eq!(said["transport"], transport);
+    assert_eq!(said["transport"], transport());
     assert_eq!(fs::read_dir(cell.root(0)).unwrap().count(), 3);
     cell.mounts[0].unmount();
 }
