@@ -173,15 +173,22 @@ impl Inner {
         self.link.submit(submission).map(|_| ()).map_err(refused)
     }
 
-    /// Sends a digest, with those before it.
-    pub(crate) fn send_enlisted(self: &Arc<Inner>, enlisted: Enlisted) {
-        match enlisted.0 {
-            Ok(tag) => match self.slots.digest_slots() {
-                Some(slots) => self.link.send_digests(slots, tag),
-                None => self.link.resend(tag),
-            },
-            Err(refused) => self.complete_refused(*refused),
+    /// Sends a digest, with those before it, and what goes behind it.
+    pub(crate) fn send_enlisted(self: &Arc<Inner>, digest: Enlisted, behind: Option<Enlisted>) {
+        let digest = self.tag_of(digest);
+        let behind = behind.and_then(|behind| self.tag_of(behind));
+        match (digest, self.slots.digest_slots()) {
+            (Some(tag), Some(slots)) => self.link.send_digests(slots, tag, behind),
+            (Some(tag), None) => self.link.resend(tag),
+            (None, _) => {}
         }
+        // Unless it has been sent with that.
+        behind.into_iter().for_each(|tag| self.link.resend(tag));
+    }
+
+    /// `None`: it is not in the list, and over.
+    fn tag_of(self: &Arc<Inner>, enlisted: Enlisted) -> Option<u64> {
+        enlisted.0.map_err(|refused| self.complete_refused(*refused)).ok()
     }
 
     fn submission<T: Send + 'static>(

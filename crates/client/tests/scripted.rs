@@ -92,7 +92,7 @@ async fn sync(control: &mut Peer, fid: Fid) {
     assert_eq!(request.call, Call::GetAttr { fid });
     control.answer(tag, Answer::Node(node(fid, 3, 0)), &[]).await;
     let (tag, request) = control.request().await;
-    assert_eq!(request.call, Call::Sync { fid });
+    assert_eq!(request.call, Call::Sync { fid, after: None });
     control.answer(tag, Answer::Done, &[]).await;
 }
 

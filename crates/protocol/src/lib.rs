@@ -33,9 +33,9 @@ pub use message::*;
 pub use session::*;
 
 /// The protocol spoken by this build. A server answers [`Hello`] with the highest version both sides know.
-pub const PROTOCOL_VERSION: u16 = 13;
+pub const PROTOCOL_VERSION: u16 = 14;
 /// The oldest version this build still speaks.
-pub const PROTOCOL_VERSION_MIN: u16 = 13;
+pub const PROTOCOL_VERSION_MIN: u16 = 14;
 /// Where a server listens unless told otherwise.
 pub const DEFAULT_PORT: u16 = 7632;
 /// Most bytes of file data in one request or reply.

@@ -83,7 +83,8 @@ pub enum Failure {
     /// Others have leases that are in the way, and are asked for them. Nothing was done; only to who polls.
     #[error("others have leases that are in the way")]
     InTheWay,
-    /// The digest that this one comes after was not applied. Nothing was done, and the slot is as if it had never come.
+    /// The digest that this one, or this sync, comes after was not applied. Nothing was done, and the slot is as if it had never
+    /// come.
     #[error("the digest before this one was not applied")]
     OutOfTurn,
 }
@@ -247,6 +248,9 @@ pub enum Call {
     /// Returns when every change answered before is durable on the server's disk. Shares group commits.
     Sync {
         fid: Fid,
+        /// A digest of the session that was sent before, whose answer was not waited for: it counts as answered before. If it was
+        /// not applied, or is not the last of its slot any more, nothing is done ([`Failure::OutOfTurn`]).
+        after: Option<OpId>,
     },
     /// Changes that the client made under its write leases, in their order, applied whole or not at all
     /// ([`Answer::Digested`], [`Failure::Digest`]). Every inode in it is one that the digest itself creates, with a number

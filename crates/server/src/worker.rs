@@ -104,9 +104,7 @@ impl Served {
                 }
                 incoming.answer(&stats.map(Answer::Stats).map_err(Failure::Fs));
             }
-            Call::Sync { .. } => self.shared.clone().sync.request(move |result| {
-                incoming.answer(&result.map(|()| Answer::Done).map_err(Failure::Fs));
-            }),
+            Call::Sync { .. } => call::sync::start(&self.shared, incoming),
             Call::LockTest { .. }
             | Call::LockSet { .. }
             | Call::LockRelease { .. }
@@ -157,10 +155,10 @@ impl Served {
                 }
             }
         }
-        if let Err(busy) = self.link.may_wait() {
-            return incoming.answer_undone(&Err(busy));
+        match self.link.may_wait() {
+            Ok(()) => call::start(Arc::clone(&self.shared), incoming),
+            Err(busy) => call::turn_away(&self.shared, &incoming, busy),
         }
-        call::start(Arc::clone(&self.shared), incoming);
     }
 
     fn goodbye(&self, incoming: &Incoming) {

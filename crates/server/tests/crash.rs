@@ -125,7 +125,8 @@ async fn work(address: std::net::SocketAddr, known: &mut Known) {
             }
         }
         known.done = step + 1;
-        if client.connection().call(None, Call::Sync { fid: file.fid }, Bytes::new()).await.is_none() {
+        let sync = Call::Sync { fid: file.fid, after: None };
+        if client.connection().call(None, sync, Bytes::new()).await.is_none() {
             return;
         }
         match attempt(&client, known, made, b"").await {
@@ -339,7 +340,7 @@ async fn go_on(address: SocketAddr, survivors: &mut Survivors) -> Option<()> {
     // What is left is done by threads of the server.
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
-        call(&client, Call::Sync { fid: keeper.kept }).await?.unwrap();
+        call(&client, Call::Sync { fid: keeper.kept, after: None }).await?.unwrap();
         attempt(
             &client,
             known,

@@ -4,7 +4,7 @@ use super::loss::Keep;
 use crate::cache::State;
 use crate::cache::held_locks::IDLE_BEHIND;
 use crate::cache::inode::{Inode, Keeping, Origin};
-use crate::call::{GiveUp, Order, Waiting, unexpected};
+use crate::call::{Enlisted, GiveUp, Order, Waiting, unexpected};
 use crate::config::WritePolicy;
 use crate::crash;
 use crate::inner::{Arrived, Inner, Phase};
@@ -15,7 +15,7 @@ use crate::log::waiting::ToSync;
 use bytes::Bytes;
 use soda_oplog::segments::{Entry, Safety};
 use soda_oplog::{Change, Digest, DigestId, Fate};
-use soda_protocol::{Answer, Call, Lsn};
+use soda_protocol::{Answer, Call, Lsn, OpId};
 use soda_types::{Attr, Epoch, Errno, Fid, FsError, FsResult, InUse, Monotonic, Sequence, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -183,7 +183,7 @@ impl State {
                 self.told_open(fid);
             }
         }
-        self.behind.waiting.note_applied(id);
+        self.behind.waiting.note_applied(now, id);
         kernel_is_wrong
     }
 
@@ -325,12 +325,15 @@ impl Inner {
                 let after = after.map(|before| slots.op(Sequence(before.0)));
                 let call = Call::Digest { records: digest.records, versions, after, locks };
                 let slot = self.slots.digest(digest.id)?;
+                let op = slot.op;
                 let order = Order { give_up: GiveUp::Never, ..Order::change(call, slot, ticket, Vec::new()) };
                 let disk = state.behind.disk.clone();
                 // Whoever ends the session from here on finds it in the list.
-                let digest =
-                    self.enlist(order, move |arrived, result| handle_answer(arrived, digest.id, result));
-                Some((digest, disk))
+                let id = digest.id;
+                let digest = self.enlist(order, move |arrived, result| handle_answer(arrived, id, result));
+                let fid = state.behind.waiting.sync_along(now, id);
+                let sync = fid.map(|fid| self.enlist_sync(&mut state, now, fid, (id, op)));
+                Some((digest, sync, disk))
             });
             (to_sync, dispatch, reservation)
         };
@@ -338,7 +341,7 @@ impl Inner {
         if let Some(order) = reservation {
             drop(self.send_reservation(order));
         }
-        let Some((digest, disk)) = dispatch else { return Pumped::Nothing };
+        let Some((digest, sync, disk)) = dispatch else { return Pumped::Nothing };
         // Should this machine crash, it is known that the server may have it. The disk may be slow: not under the lock of the
         // caches.
         let disk = disk.filter(|disk| disk.write() == OnDisk::Yes);
@@ -349,10 +352,10 @@ impl Inner {
                 let inner = Arc::clone(self);
                 drop(self.runtime.spawn_blocking(move || {
                     let _ = disk.sync();
-                    inner.send_enlisted(digest);
+                    inner.send_enlisted(digest, sync);
                 }));
             }
-            None => self.send_enlisted(digest),
+            None => self.send_enlisted(digest, sync),
         }
         Pumped::Digest
     }
@@ -364,6 +367,12 @@ enum Pumped {
     /// No digest.
     Nothing,
     Digest,
+}
+
+/// They hear what became of their sync; who waited for its end has his turn.
+fn end_sync(state: &mut State, waiting: Vec<ToSync>, result: &FsResult<()>) {
+    state.behind.news.notify_one();
+    waiting.into_iter().for_each(|who| drop(who.done.send(result.clone())));
 }
 
 fn handle_answer(arrived: &mut Arrived<'_>, id: DigestId, result: FsResult<(Answer, Bytes)>) -> FsResult<()> {
@@ -475,8 +484,12 @@ impl Inner {
     /// Those who have waited until the server knows what they wait for: for [`Inner::sync_for`].
     pub(crate) fn take_to_sync(&self, state: &mut State, now: Monotonic) -> Vec<ToSync> {
         let to_sync = state.behind.waiting.take_to_sync(now);
-        to_sync.iter().for_each(|who| self.stats.fsync_flush_nanos.add_time(now.since(who.began)));
+        self.note_flushed(&to_sync);
         to_sync
+    }
+
+    fn note_flushed(&self, waiting: &[ToSync]) {
+        waiting.iter().for_each(|who| self.stats.fsync_flush_nanos.add_time(who.flushed));
     }
 
     /// The same for several who have waited until the server knows what they wait for.
@@ -484,9 +497,32 @@ impl Inner {
         let Some(fid) = waiting.first().map(|who| who.fid) else { return };
         drop(self.sync_then(fid, move |state, result| {
             state.behind.waiting.note_synced();
-            state.behind.news.notify_one();
-            waiting.into_iter().for_each(|who| drop(who.done.send(result.clone())));
+            end_sync(state, waiting, result);
         }));
+    }
+
+    /// A sync for those who wait for this digest: to be sent along with it, when it is in the list.
+    fn enlist_sync(
+        self: &Arc<Inner>,
+        state: &mut State,
+        now: Monotonic,
+        fid: Fid,
+        (id, op): (DigestId, OpId),
+    ) -> Enlisted {
+        let (ticket, mark) = (state.holder.begin_request(now), state.unsynced.mark());
+        let order = Order::question(Call::Sync { fid, after: Some(op) }, ticket);
+        self.enlist(order, move |Arrived { inner, state, .. }, result| {
+            let result = result.map(|_| {
+                state.unsynced.synced(mark);
+                // The answer to the digest may come later, over another connection.
+                let told = state.behind.applied_up_to();
+                state.behind.handle_durable(id.min(told));
+            });
+            let waiting = state.behind.waiting.end_along(id, &result);
+            inner.note_flushed(&waiting);
+            end_sync(state, waiting, &result);
+            result
+        })
     }
 
     fn sync_then(
@@ -498,7 +534,7 @@ impl Inner {
             let (mut state, now) = self.locked();
             (state.holder.begin_request(now), state.unsynced.mark(), state.behind.applied_up_to())
         };
-        self.send(Order::question(Call::Sync { fid }, ticket), move |arrived, result| {
+        self.send(Order::question(Call::Sync { fid, after: None }, ticket), move |arrived, result| {
             let result = result.map(|_| {
                 arrived.state.unsynced.synced(mark);
                 arrived.state.behind.handle_durable(applied);

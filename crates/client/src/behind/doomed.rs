@@ -37,7 +37,7 @@ impl State {
 
     /// Takes what is still to be told of a file out of the log, before it is removed. The log on the disk keeps it until it is
     /// known whether it was. Returns under which number it is found again.
-    pub(crate) fn set_data_aside(&mut self, fid: Fid) -> Option<Lsn> {
+    pub(crate) fn set_data_aside(&mut self, now: Monotonic, fid: Fid) -> Option<Lsn> {
         if !self.is_ahead(&[fid]) {
             return None;
         }
@@ -47,7 +47,7 @@ impl State {
         inode.log.records = inode.log.records.saturating_sub(records.len() as u32);
         self.repin(fid);
         self.behind.aside.insert(first, records);
-        self.behind.waiting.note_set_aside(&self.behind.log);
+        self.behind.waiting.note_set_aside(now, &self.behind.log);
         self.behind.news.notify_one();
         Some(first)
     }
@@ -164,7 +164,7 @@ mod tests {
         let (first, last, before) = (fid(1), fid(FILES), state.behind.log.looked_at());
         for fid in [first, last] {
             assert!(state.need_not_be_told(fid, InUse::No));
-            let aside = state.set_data_aside(fid);
+            let aside = state.set_data_aside(Monotonic::ZERO, fid);
             assert!(aside.is_some() && !state.is_ahead(&[fid]));
             assert_eq!(state.to_tell_first([fid].into_iter()), [fid], "it may come back");
             state.forget_data_aside(fid, aside);
@@ -187,7 +187,7 @@ mod tests {
         let mut state = full();
         for ino in 1..=FILES {
             assert_eq!(room(&state), (FILES + 1 - ino, ServerRoom::Short));
-            let aside = state.set_data_aside(fid(ino));
+            let aside = state.set_data_aside(Monotonic::ZERO, fid(ino));
             assert_eq!(room(&state), (FILES - ino, ServerRoom::Short), "it may come back");
             state.forget_data_aside(fid(ino), aside);
         }

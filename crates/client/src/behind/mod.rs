@@ -10,7 +10,8 @@
 //! # Digests
 //! Records travel in digests, in slots of their own, so that no operation which waits at the server can keep the flush waiting
 //! that it waits for; where the server is far away several are under way, each applied only after the one before it. They are
-//! sent for those who wait (recalls, fsync, operations that go through) before all others, else by age and size.
+//! sent for those who wait (recalls, fsync, operations that go through) before all others, else by age and size. fsync has the
+//! server asked for a sync in the same round trip: it is done when the digest is applied.
 //!
 //! # What is made here
 //! An inode that the server does not know is covered by the session: nobody else can reach it. The answer to the digest that

@@ -32,7 +32,7 @@ fn send(behind: &mut Behind, ino: u64) -> DigestId {
 
 fn apply(behind: &mut Behind, id: DigestId) {
     behind.log.handle_applied(id);
-    behind.waiting.note_applied(id);
+    behind.waiting.note_applied(Monotonic::ZERO, id);
 }
 
 /// The next digest, which the server applies; nothing if there is none.
@@ -67,7 +67,7 @@ fn who_waits_for_what_need_not_be_told_any_more_waits_for_the_digest_under_way_a
     write(&mut behind, 2);
     let mut beside = wait_for(&mut behind, 2);
     behind.log.give_up(&[fid(2)]);
-    behind.waiting.note_set_aside(&behind.log);
+    behind.waiting.note_set_aside(Monotonic::ZERO, &behind.log);
     beside.try_recv().unwrap_err();
     apply(&mut behind, under_way);
     beside.try_recv().unwrap().unwrap();
@@ -75,7 +75,7 @@ fn who_waits_for_what_need_not_be_told_any_more_waits_for_the_digest_under_way_a
     write(&mut behind, 2);
     let mut alone = wait_for(&mut behind, 2);
     behind.log.give_up(&[fid(2)]);
-    behind.waiting.note_set_aside(&behind.log);
+    behind.waiting.note_set_aside(Monotonic::ZERO, &behind.log);
     alone.try_recv().unwrap().unwrap();
 }
 
@@ -203,7 +203,7 @@ fn what_is_set_aside_leaves_who_waits_for_it_to_the_digest_that_holds_the_rest()
     write(&mut behind, 1);
     let mut one = wait_for(&mut behind, 1);
     assert_eq!(behind.log.give_up(&[fid(1)]).len(), 1);
-    behind.waiting.note_set_aside(&behind.log);
+    behind.waiting.note_set_aside(Monotonic::ZERO, &behind.log);
     one.try_recv().unwrap_err();
     apply(&mut behind, first);
     one.try_recv().unwrap().unwrap();
@@ -241,4 +241,105 @@ fn who_has_gone_is_not_kept_while_nothing_can_be_sent() {
     assert!(behind.waiting.count() < 100, "{}", behind.waiting.count());
     digest(&mut behind, Monotonic::ZERO);
     stays.try_recv().unwrap().unwrap();
+}
+
+/// Somebody who waits until what he has done to an inode is on the server's disk.
+fn fsync(behind: &mut Behind, now: Monotonic, ino: u64) -> Receiver<FsResult<()>> {
+    write(behind, ino);
+    behind.wait_for_synced(now, fid(ino))
+}
+
+/// He hears what is said to those whom a sync was for.
+fn end_along(behind: &mut Behind, digest: DigestId, result: FsResult<()>) -> usize {
+    let who = behind.waiting.end_along(digest, &result);
+    let count = who.len();
+    who.into_iter().for_each(|who| drop(who.done.send(result.clone())));
+    count
+}
+
+#[test]
+fn a_sync_is_asked_for_along_with_the_digest_that_brings_the_last_of_what_somebody_waits_for() {
+    let now = Monotonic::ZERO + Duration::from_millis(500);
+    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
+    let mut first = fsync(&mut behind, now, 1);
+    let digest = send(&mut behind, 1);
+    assert_eq!(behind.waiting.sync_along(now, digest), Some(fid(1)));
+    // What went through meanwhile that sync may have begun before: it is not for him.
+    let mut late = behind.wait_for_synced(now, fid(1));
+    assert!(behind.due_at().is_none(), "he waits for what is under way");
+    fsync(&mut behind, now, 2);
+    assert!(behind.due_at().unwrap() > now, "others gather meanwhile");
+    apply(&mut behind, digest);
+    first.try_recv().unwrap_err();
+    assert_eq!(behind.waiting.take_to_sync(now).len(), 1, "that of the late one");
+    late.try_recv().unwrap_err();
+    assert_eq!(end_along(&mut behind, digest, Ok(())), 1);
+    first.try_recv().unwrap().unwrap();
+
+    // Nobody waits for the disk.
+    write(&mut behind, 3);
+    let _waits = wait_for(&mut behind, 3);
+    let digest = send(&mut behind, 3);
+    assert_eq!(behind.waiting.sync_along(now, digest), None);
+}
+
+#[test]
+fn a_sync_that_the_server_has_not_done_as_it_has_not_applied_the_digest_is_asked_for_once_more() {
+    let now = Monotonic::ZERO + Duration::from_millis(500);
+    let error = |errno| FsError::new(errno, "a test");
+    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
+    // The digest is turned away, and comes again.
+    let mut turned_away = fsync(&mut behind, now, 1);
+    let digest = send(&mut behind, 1);
+    behind.waiting.sync_along(now, digest);
+    assert_eq!(end_along(&mut behind, digest, Err(error(Errno::TryAgain))), 0);
+    assert!(behind.waiting.take_to_sync(now).is_empty(), "the server does not have it");
+    apply(&mut behind, digest);
+    assert_eq!(behind.waiting.take_to_sync(now).len(), 1);
+    turned_away.try_recv().unwrap_err();
+
+    // The answer came over a connection that is gone, and the server does not know of the digest any more.
+    let mut known_no_more = fsync(&mut behind, now, 2);
+    let digest = send(&mut behind, 2);
+    behind.waiting.sync_along(now, digest);
+    apply(&mut behind, digest);
+    assert!(behind.waiting.take_to_sync(now).is_empty(), "it is asked for");
+    assert_eq!(end_along(&mut behind, digest, Err(error(Errno::TryAgain))), 0);
+    assert_eq!(behind.waiting.take_to_sync(now).len(), 1);
+    known_no_more.try_recv().unwrap_err();
+
+    // What is said of the sync before the answer to the digest is known is for nobody.
+    let mut early = fsync(&mut behind, now, 3);
+    let digest = send(&mut behind, 3);
+    behind.waiting.sync_along(now, digest);
+    assert_eq!(end_along(&mut behind, digest, Ok(())), 0);
+    apply(&mut behind, digest);
+    assert_eq!(behind.waiting.take_to_sync(now).len(), 1);
+    early.try_recv().unwrap_err();
+
+    // The disk fails.
+    let mut fails = fsync(&mut behind, now, 4);
+    let digest = send(&mut behind, 4);
+    behind.waiting.sync_along(now, digest);
+    apply(&mut behind, digest);
+    assert_eq!(end_along(&mut behind, digest, Err(error(Errno::Io))), 1);
+    assert_eq!(fails.try_recv().unwrap().unwrap_err().errno, Errno::Io);
+}
+
+#[test]
+fn whose_digest_is_lost_waits_for_another_one_and_its_sync() {
+    let now = Monotonic::ZERO + Duration::from_millis(500);
+    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
+    let mut waits = fsync(&mut behind, now, 1);
+    let lost = send(&mut behind, 1);
+    behind.waiting.sync_along(now, lost);
+    behind.log.handle_lost(lost);
+    behind.waiting.note_lost();
+    let again = send(&mut behind, 1);
+    assert_eq!(behind.waiting.sync_along(now, again), Some(fid(1)));
+    assert_eq!(end_along(&mut behind, lost, Ok(())), 0, "not what he waits for");
+    apply(&mut behind, again);
+    waits.try_recv().unwrap_err();
+    assert_eq!(end_along(&mut behind, again, Ok(())), 1);
+    waits.try_recv().unwrap().unwrap();
 }

@@ -25,7 +25,9 @@ pub(crate) struct Waiters {
     by_turns: bool,
     /// The server knows what they waited for; its disk may lack it.
     to_sync: Vec<ToSync>,
-    /// Syncs under way for such.
+    /// Syncs that were asked for along with a digest.
+    along: Vec<Along>,
+    /// Syncs under way for those who wait for the disk.
     syncs: u32,
     /// Others of them can wait so long for the end of those.
     gather_until: Monotonic,
@@ -35,9 +37,25 @@ pub(crate) struct Waiters {
 #[derive(Debug)]
 pub(crate) struct ToSync {
     pub(crate) fid: Fid,
-    /// Since when he has waited for the server to be told.
-    pub(crate) began: Monotonic,
+    /// How long he has waited for the server to be told.
+    pub(crate) flushed: Duration,
     pub(crate) done: oneshot::Sender<FsResult<()>>,
+}
+
+/// A sync that was asked for along with a digest, so that both take one round trip: the server does it when it has applied that.
+#[derive(Debug)]
+struct Along {
+    digest: DigestId,
+    /// Those whom it is for, when the digest has its answer.
+    who: Vec<ToSync>,
+}
+
+/// The sync of who waits for one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asked {
+    NotYet,
+    /// Along with his last digest.
+    Along,
 }
 
 /// What somebody waits for beyond that the server knows it.
@@ -57,6 +75,7 @@ struct Waiter {
     then: Then,
     /// The digest that brings the last of it, once it is under way.
     last: Option<DigestId>,
+    sync: Asked,
     /// The server has no room for all, and this waiter was chosen to see whether it has room for him.
     tried: Tried,
     /// Digests that were for others since he was served last.
@@ -197,7 +216,8 @@ impl Waiters {
             self.list.retain(|waiter| !waiter.done.is_closed());
             self.look_again = 2 * self.list.len().max(FEW);
         }
-        self.list.push(Waiter { what, then, last, tried: Tried::No, overtaken: 0, done });
+        let sync = Asked::NotYet;
+        self.list.push(Waiter { what, then, last, sync, tried: Tried::No, overtaken: 0, done });
         is_done
     }
 
@@ -215,38 +235,76 @@ impl Waiters {
         }
     }
 
-    pub(crate) fn note_applied(&mut self, id: DigestId) {
-        self.wake(|waiter| waiter.last.is_some_and(|last| last <= id), &Ok(()));
+    /// This digest is about to be sent. If it brings the last of what somebody waits for until the server's disk has it, a sync
+    /// is to be asked for along with it, for this file; [`Waiters::end_along`] ends it. It serves nobody who comes later: it may
+    /// have begun before what he waits for went through.
+    pub(crate) fn sync_along(&mut self, now: Monotonic, digest: DigestId) -> Option<Fid> {
+        let mut first = None;
+        for waiter in self.list.iter_mut().filter(|waiter| waiter.last == Some(digest)) {
+            if let Then::Synced { fid, .. } = waiter.then
+                && !waiter.done.is_closed()
+            {
+                waiter.sync = Asked::Along;
+                first.get_or_insert(fid);
+            }
+        }
+        if first.is_some() {
+            self.along.push(Along { digest, who: Vec::new() });
+            self.begin_sync(now);
+        }
+        first
+    }
+
+    /// Such a sync has ended. Returns those to whom that is to be said: none, if the server has not done it, as it did not apply
+    /// the digest, or knows it no more. Then one is asked for when it has.
+    pub(crate) fn end_along(&mut self, digest: DigestId, result: &FsResult<()>) -> Vec<ToSync> {
+        self.note_synced();
+        for waiter in self.list.iter_mut().filter(|waiter| waiter.last == Some(digest)) {
+            waiter.sync = Asked::NotYet;
+        }
+        let place = self.along.iter().position(|along| along.digest == digest);
+        let mut who = place.map_or_else(Vec::new, |place| self.along.swap_remove(place).who);
+        if result.as_ref().is_err_and(|error| error.errno == Errno::TryAgain) {
+            self.to_sync.append(&mut who);
+        }
+        who
+    }
+
+    pub(crate) fn note_applied(&mut self, now: Monotonic, id: DigestId) {
+        if self.along.iter().any(|along| along.digest == id) {
+            self.gather_until = now + GATHER;
+        }
+        self.wake(|waiter| waiter.last.is_some_and(|last| last <= id), Ok(now));
     }
 
     /// The server did not take this digest: who waits for others waits on.
     pub(crate) fn note_failed(&mut self, id: DigestId, error: &FsError) {
         let concerned = |waiter: &mut Waiter| waiter.last == Some(id) || waiter.tried == Tried::In(id);
-        self.wake(concerned, &Err(error.clone()));
+        self.wake(concerned, Err(error));
     }
 
     /// What was under way or applied is pending again.
     pub(crate) fn note_lost(&mut self) {
-        self.list.iter_mut().for_each(|waiter| waiter.last = None);
+        self.list.iter_mut().for_each(|waiter| (waiter.last, waiter.sync) = (None, Asked::NotYet));
     }
 
     /// Records were lost. Who waited for the last of them waits for nothing: no digest will bring it, so none will wake him.
     pub(crate) fn note_given_up(&mut self, log: &Log) {
         let error = FsError::new(Errno::Io, "delayed writes were lost");
-        self.wake(|waiter| waiter.is_beyond(log), &Err(error));
+        self.wake(|waiter| waiter.is_beyond(log), Err(&error));
     }
 
     /// Records were taken out of the log that the server need not be told, and nothing is lost: who waited for the last of them
     /// waits for what is under way and no longer.
-    pub(crate) fn note_set_aside(&mut self, log: &Log) {
+    pub(crate) fn note_set_aside(&mut self, now: Monotonic, log: &Log) {
         for waiter in self.list.iter_mut().filter_map(|waiter| waiter.is_beyond(log).then_some(waiter)) {
             waiter.last = waiter.what.under_way(log);
         }
-        self.wake(|waiter| waiter.is_beyond(log), &Ok(()));
+        self.wake(|waiter| waiter.is_beyond(log), Ok(now));
     }
 
     pub(crate) fn fail_all(&mut self, error: &FsError) {
-        self.wake(|_| true, &Err(error.clone()));
+        self.wake(|_| true, Err(error));
         for ToSync { done, .. } in self.to_sync.drain(..) {
             let _ = done.send(Err(error.clone()));
         }
@@ -255,10 +313,14 @@ impl Waiters {
     /// Those for whom the server is to be asked for a sync now.
     pub(crate) fn take_to_sync(&mut self, now: Monotonic) -> Vec<ToSync> {
         if !self.to_sync.is_empty() {
-            self.syncs += 1;
-            self.gather_until = now + GATHER;
+            self.begin_sync(now);
         }
         std::mem::take(&mut self.to_sync)
+    }
+
+    fn begin_sync(&mut self, now: Monotonic) {
+        self.syncs += 1;
+        self.gather_until = now + GATHER;
     }
 
     /// Such a sync has ended.
@@ -269,15 +331,22 @@ impl Waiters {
         }
     }
 
-    fn wake(&mut self, which: impl FnMut(&mut Waiter) -> bool, result: &FsResult<()>) {
-        for Waiter { then, done, .. } in self.list.extract_if(.., which) {
-            match then {
+    /// `told`: since when the server knows what these wait for, or why it does not.
+    fn wake(&mut self, which: impl FnMut(&mut Waiter) -> bool, told: Result<Monotonic, &FsError>) {
+        for Waiter { then, last, sync, done, .. } in self.list.extract_if(.., which) {
+            match (then, told) {
                 // Nobody waits any more.
-                Then::Synced { .. } if done.is_closed() => {}
-                Then::Synced { fid, began } if result.is_ok() => {
-                    self.to_sync.push(ToSync { fid, began, done });
+                (Then::Synced { .. }, _) if done.is_closed() => {}
+                (Then::Synced { fid, began }, Ok(now)) => {
+                    let to_sync = ToSync { fid, flushed: now.since(began), done };
+                    let along = self.along.iter_mut().find(|along| Some(along.digest) == last);
+                    match along.filter(|_| sync == Asked::Along) {
+                        Some(along) => along.who.push(to_sync),
+                        None => self.to_sync.push(to_sync),
+                    }
                 }
-                _ => drop(done.send(result.clone())),
+                (Then::Nothing, Ok(_)) => drop(done.send(Ok(()))),
+                (_, Err(error)) => drop(done.send(Err(error.clone()))),
             }
         }
     }

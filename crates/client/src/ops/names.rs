@@ -329,7 +329,7 @@ impl Client {
             state.check_meaning(now, at, Some(fid))?;
             self.names_may_change(&mut state, now, &[parent])?;
             let in_use = state.in_use(fid, asked_hooks);
-            let aside = state.set_data_aside(fid);
+            let aside = state.set_data_aside(now, fid);
             let ticket = state.holder.begin_request(now);
             state.holder.begin_move(ticket, fid, None);
             let flight = state.begin_names(now, &[(parent, name)], &[fid]);

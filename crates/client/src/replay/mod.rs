@@ -285,7 +285,7 @@ impl<'a> Attempt<'a> {
             self.send(wire, op, digest.records).await?;
             log.handle_applied(digest.id);
         }
-        wire.ask(None, Call::Sync { fid: welcome.root }).await?;
+        wire.ask(None, Call::Sync { fid: welcome.root, after: None }).await?;
         // After the goodbye nobody can ask the server any more what it has.
         self.note(&Entry::Durable { up_to: Sequence(log.last_digest().0) });
         crash::point("client.replay-told");

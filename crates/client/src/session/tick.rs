@@ -158,7 +158,8 @@ impl Inner {
         let mut state = crate::lock(&self.state);
         let (ticket, mark) = (state.holder.begin_request(self.now()), state.unsynced.mark());
         drop(state);
-        drop(self.send(Order::question(Call::Sync { fid: root }, ticket), move |arrived, result| {
+        let sync = Call::Sync { fid: root, after: None };
+        drop(self.send(Order::question(sync, ticket), move |arrived, result| {
             done.store(false, Ordering::Release);
             result.map(|_| arrived.state.unsynced.synced(mark))
         }));

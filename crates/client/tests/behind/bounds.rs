@@ -27,7 +27,7 @@ async fn an_fsync_of_what_was_told_does_not_begin_again_for_each_digest_that_is_
                     let grants = [grant(OTHER, Mode::Read, version)];
                     control.answer(tag, Answer::Node(node(OTHER, version, 0)), &grants).await;
                 }
-                Call::Sync { fid: OTHER } if counted.fetch_add(1, Ordering::SeqCst) == 0 => {
+                Call::Sync { fid: OTHER, .. } if counted.fetch_add(1, Ordering::SeqCst) == 0 => {
                     held = Some(tag);
                     said.send(()).unwrap();
                 }

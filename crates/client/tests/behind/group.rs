@@ -112,6 +112,8 @@ async fn ended_before_the_sync() -> Ended {
     write(&a, &file, 0, "after!").await;
     let fsync = fsync(&a, fid);
     wait_until("a sync", || async { slow.syncs() > 0 }).await;
+    // It may have been sent along with the digest.
+    told(&a).await;
     proxy.set(Weather::Cut);
     let b = cell.client().await;
     // In conflict with leases of the silent session: it is ended.

@@ -1,6 +1,7 @@
 //! Delayed writes: nobody else sees that the server hears of them later, and nothing is lost in silence.
 
 mod absorbed;
+mod along;
 mod backup;
 mod bounds;
 mod dates;

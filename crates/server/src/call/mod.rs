@@ -16,6 +16,7 @@ mod node;
 mod plan;
 mod read;
 mod reserve;
+pub(crate) mod sync;
 
 use crate::clock;
 use crate::core::Verdict;
@@ -57,6 +58,14 @@ pub(crate) fn start(shared: Arc<Shared>, incoming: Incoming) {
     match operation.advance() {
         Step::Done => {}
         step => drop(tokio::spawn(wait(shared, link, step))),
+    }
+}
+
+/// Nothing is done of it: it is to come again later.
+pub(crate) fn turn_away(shared: &Arc<Shared>, incoming: &Incoming, busy: Failure) {
+    incoming.answer_undone(&Err(busy));
+    if let (Call::Digest { .. }, Some(op)) = (&incoming.request.call, incoming.request.op) {
+        sync::digest_is_over(shared, &incoming.link, op);
     }
 }
 

@@ -1,6 +1,8 @@
-//! A session's digests are carried out one after the other, in the order of arrival.
+//! A session's digests are carried out one after the other, in the order of arrival; and syncs wait for the end of theirs.
 
-use super::Incoming;
+use super::{Counted, Incoming};
+use crate::session::Progress;
+use soda_protocol::OpId;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +20,12 @@ pub(crate) struct Line {
 struct State {
     is_busy: bool,
     waiting: VecDeque<Incoming>,
+    /// Syncs, each with the digest that it waits for.
+    syncs: Vec<(OpId, WaitingSync)>,
 }
+
+/// A sync that waits for a digest.
+pub(crate) type WaitingSync = (Incoming, Counted);
 
 /// What becomes of a digest that has arrived.
 #[derive(Debug)]
@@ -51,6 +58,27 @@ impl Line {
         let next = state.waiting.pop_front();
         state.is_busy = next.is_some();
         next
+    }
+
+    /// Has a sync wait for a digest that is under way. One that is not comes back, with what the digest is. `progress` says that,
+    /// asked with the line locked: a digest that ends looks for who waits when its slot says so.
+    pub(crate) fn wait_behind(
+        &self,
+        digest: OpId,
+        sync: WaitingSync,
+        progress: impl FnOnce() -> Progress,
+    ) -> Option<(WaitingSync, Progress)> {
+        let mut state = self.state();
+        let progress = progress();
+        if progress != Progress::UnderWay {
+            return Some((sync, progress));
+        }
+        state.syncs.push((digest, sync));
+        None
+    }
+
+    pub(crate) fn take_those_behind(&self, digest: OpId) -> Vec<WaitingSync> {
+        self.state().syncs.extract_if(.., |(op, _)| *op == digest).map(|(_, sync)| sync).collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -7,7 +7,7 @@ mod slots;
 
 pub(crate) use opens::Opens;
 pub(crate) use recalled::Recalled;
-pub(crate) use slots::{Arrival, Kept, Slots};
+pub(crate) use slots::{Arrival, Kept, Progress, Slots};
 
 use crate::durability::Durability;
 use crate::net::{Account, Outbox};

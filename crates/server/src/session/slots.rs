@@ -53,6 +53,16 @@ pub(crate) enum Arrival {
     Misuse(&'static str),
 }
 
+/// How far an operation has got that others come after.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    UnderWay,
+    /// Carried out without a failure.
+    Applied,
+    /// It has not come, was refused, or nobody can ask for it any more.
+    No,
+}
+
 impl<W> Slots<W> {
     pub(crate) fn new(count: u16) -> Slots<W> {
         Slots { slots: (0..count).map(|_| Slot::empty()).collect() }
@@ -119,10 +129,14 @@ impl<W> Slots<W> {
         slot.is_some_and(|slot| slot.sequence < op.sequence)
     }
 
-    /// Whether this is the last operation of its slot, and was carried out without a failure.
-    pub(crate) fn is_applied(&self, op: OpId) -> bool {
+    /// How far the operation has got, if it is the last one of its slot.
+    pub(crate) fn progress(&self, op: OpId) -> Progress {
         let slot = self.slots.get(usize::from(op.slot.0)).filter(|slot| slot.sequence == op.sequence);
-        slot.is_some_and(|slot| matches!(&slot.state, State::Done { reply } if respond::is_ok(reply)))
+        match slot.map(|slot| &slot.state) {
+            Some(State::InProgress { .. }) => Progress::UnderWay,
+            Some(State::Done { reply }) if respond::is_ok(reply) => Progress::Applied,
+            Some(State::Done { .. }) | None => Progress::No,
+        }
     }
 
     /// The operation was given up before anything was done: as if it had never arrived. Returns those who sent it again.
@@ -208,21 +222,21 @@ mod tests {
         let mut slots = Slots::new(2);
         let done = respond::encode(&Ok(Answer::Done));
         let failed = respond::encode(&Err(Failure::SessionEnded));
-        assert!(!slots.is_applied(op(0, 7)));
+        assert_eq!(slots.progress(op(0, 7)), Progress::No);
         slots.arrive(op(0, 7), ());
-        assert!(!slots.is_applied(op(0, 7)), "it is under way");
+        assert_eq!(slots.progress(op(0, 7)), Progress::UnderWay);
         slots.done(op(0, 7), done.clone(), Kept::InMemory);
-        assert!(slots.is_applied(op(0, 7)));
+        assert_eq!(slots.progress(op(0, 7)), Progress::Applied);
         for other in [op(0, 6), op(0, 8), op(1, 7), op(9, 7)] {
-            assert!(!slots.is_applied(other), "{other:?}");
+            assert_eq!(slots.progress(other), Progress::No, "{other:?}");
         }
         slots.arrive(op(0, 8), ());
-        assert!(!slots.is_applied(op(0, 7)), "nobody can ask for it any more");
+        assert_eq!(slots.progress(op(0, 7)), Progress::No, "nobody can ask for it any more");
         slots.forget(op(0, 8));
-        assert!(slots.is_applied(op(0, 7)), "as if it had never come");
+        assert_eq!(slots.progress(op(0, 7)), Progress::Applied, "as if it had never come");
         slots.arrive(op(0, 8), ());
         slots.done(op(0, 8), failed, Kept::InMemory);
-        assert!(!slots.is_applied(op(0, 8)));
+        assert_eq!(slots.progress(op(0, 8)), Progress::No);
     }
 
     #[test]

@@ -362,7 +362,7 @@ impl Client {
     }
 
     pub async fn sync(&self) {
-        assert_eq!(self.ask(Call::Sync { fid: self.root }).await.result, Ok(Answer::Done));
+        assert_eq!(self.ask(Call::Sync { fid: self.root, after: None }).await.result, Ok(Answer::Done));
     }
 
     pub async fn note(&self, note: Note) {

@@ -76,7 +76,7 @@ async fn who_waits_for_little_does_not_wait_for_the_medium() {
     let op = other.next_op();
     let written = other.connection().call(Some(op), write, vec![2; 100_000].into()).await.unwrap();
     written.0.result.unwrap();
-    let sync = Call::Sync { fid: teller.client.root };
+    let sync = Call::Sync { fid: teller.client.root, after: None };
     let (_, synced) = teller.client.connection().send(None, sync, Bytes::new()).await;
     until("the medium is waited for", async || data.syncs.waiting() > 0).await;
     data.syncs.open();
@@ -147,7 +147,7 @@ async fn a_digest_whose_data_the_medium_has_does_not_wait_for_a_sync_of_the_jour
     let mut teller = Teller::with(Client::connect(&server).await).await;
     let other = Client::connect(&server).await;
     meta.syncs.close();
-    let sync = Call::Sync { fid: other.root };
+    let sync = Call::Sync { fid: other.root, after: None };
     let (_, mut synced) = other.connection().send(None, sync, Bytes::new()).await;
     until("the journal is synced", async || meta.syncs.waiting() > 0).await;
     let (_, records) = teller.file("file", &[1; 300_000]);

@@ -1,6 +1,7 @@
 //! Digests among the requests without a reply: each comes after the one before it, whatever keeps that from its turn.
 
 use super::{ConnId, Link, Pending, Sent, Table};
+use crate::connection::Writer;
 use soda_protocol::DigestSlots;
 use soda_types::Sequence;
 
@@ -14,9 +15,10 @@ pub(crate) enum OutOfTurn {
 }
 
 impl<C> Link<C> {
-    /// Sends digests that wait, up to this one: each comes after the one before it.
-    pub(crate) fn send_digests(&self, slots: DigestSlots, up_to: u64) {
-        crate::lock(&self.table).send_digests(slots, up_to);
+    /// Sends digests that wait, up to this one: each comes after the one before it; and in one write with the last of them the
+    /// request that goes behind it.
+    pub(crate) fn send_digests(&self, slots: DigestSlots, up_to: u64, behind: Option<u64>) {
+        crate::lock(&self.table).send_digests(slots, up_to, behind);
     }
 
     /// The session is restored, but only digests are sent, until [`Link::control_ready`].
@@ -26,7 +28,7 @@ impl<C> Link<C> {
             return;
         }
         table.restoring = Some(slots);
-        table.send_digests(slots, u64::MAX);
+        table.send_digests(slots, u64::MAX, None);
     }
 
     /// The server has not carried out a digest because it has not carried out the one before.
@@ -57,7 +59,7 @@ impl<C> Link<C> {
 
 impl<C> Table<C> {
     /// Under the lock, so that none goes ahead of one before it.
-    fn send_digests(&mut self, slots: DigestSlots, up_to: u64) {
+    fn send_digests(&mut self, slots: DigestSlots, up_to: u64, behind: Option<u64>) {
         let waits = |pending: &Pending<C>| pending.sent_on.is_none() && pending.is_in(slots);
         let of_them = self.pending.range(..=up_to).filter(|(_, pending)| waits(pending));
         let tags: Vec<u64> = of_them.map(|(tag, _)| *tag).collect();
@@ -66,10 +68,20 @@ impl<C> Table<C> {
         else {
             return;
         };
+        let is_unsent = |tag: &u64| self.pending.get(tag).is_some_and(|pending| pending.sent_on.is_none());
+        let behind = behind.filter(|tag| self.control_ready && is_unsent(tag));
         for tag in tags {
-            if let Some(pending) = self.pending.get_mut(&tag) {
+            let Some(pending) = self.pending.get_mut(&tag) else { continue };
+            if tag == up_to && behind.is_some() {
+                pending.hold(id, &writer);
+            } else {
                 pending.send_again(tag, id, &writer, Some(&writer));
             }
+        }
+        if let Some(tag) = behind
+            && let Some(pending) = self.pending.get_mut(&tag)
+        {
+            pending.send_again(tag, id, &writer, Some(&writer));
         }
     }
 
@@ -108,6 +120,13 @@ impl<C> Table<C> {
 }
 
 impl<C> Pending<C> {
+    /// Sends it with what is sent next.
+    fn hold(&mut self, id: ConnId, writer: &Writer) {
+        self.sent_on = Some(id);
+        self.sent = Sent::Perhaps;
+        writer.hold(&self.frame);
+    }
+
     fn is_in(&self, slots: DigestSlots) -> bool {
         self.slot.as_ref().is_some_and(|guard| slots.has(guard.op.slot))
     }

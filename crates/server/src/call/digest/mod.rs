@@ -15,6 +15,7 @@ mod plan;
 
 use super::ancestry::{ancestries, core_with_ancestries};
 use super::change::{forget_reply_of, reply_record, store_failure};
+use super::sync;
 use crate::clock;
 use crate::core::Verdict;
 use crate::guard::Admission;
@@ -23,7 +24,7 @@ use crate::numbers::Taken;
 use crate::records;
 use crate::respond;
 use crate::rounds::Round;
-use crate::session::Kept;
+use crate::session::{Kept, Progress};
 use crate::shared::Shared;
 use crate::space::{Purpose, Taking};
 use apply::{Applied, End};
@@ -59,30 +60,38 @@ pub(super) fn start(shared: Arc<Shared>, incoming: Incoming) {
     let entered = link.digests.enter(incoming);
     match entered {
         Entered::Now(incoming) => {
-            let turn = Turn { shared, link };
+            let turn = Turn::of(shared, &incoming);
             begin(incoming, turn);
         }
         Entered::Waits => {}
         Entered::Full(incoming) => {
             let problem = "too many digests of this session wait for each other";
-            incoming.answer_undone(&Err(Failure::Busy(problem.to_owned())));
+            super::turn_away(&shared, &incoming, Failure::Busy(problem.to_owned()));
         }
     }
 }
 
-/// The turn of one of a session's digests. Its end is the beginning of the next.
+/// The turn of one of a session's digests. Its end is the beginning of the next, and of the syncs that wait for it.
 #[derive(Debug)]
 struct Turn {
     shared: Arc<Shared>,
     link: Arc<Link>,
+    op: Option<OpId>,
+}
+
+impl Turn {
+    fn of(shared: Arc<Shared>, incoming: &Incoming) -> Turn {
+        Turn { shared, link: incoming.link.clone(), op: incoming.request.op }
+    }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
+        self.op.into_iter().for_each(|op| sync::digest_is_over(&self.shared, &self.link, op));
         let next = self.link.digests.next();
         if let Some(incoming) = next {
             let shared = self.shared.clone();
-            let turn = Turn { shared: shared.clone(), link: incoming.link.clone() };
+            let turn = Turn::of(shared.clone(), &incoming);
             // While the server stops nobody is answered any more: the turn ends at once, and so do those of all others in line.
             if let Ok(runtime) = Handle::try_current() {
                 runtime.spawn(async move {
@@ -99,7 +108,7 @@ fn begin(incoming: Incoming, turn: Turn) {
         return incoming.invalid("a digest needs a slot and a sequence");
     };
     if let Call::Digest { after: Some(before), .. } = incoming.request.call
-        && !turn.link.session.slots().is_applied(before)
+        && turn.link.session.slots().progress(before) != Progress::Applied
     {
         return incoming.answer_undone(&Err(Failure::OutOfTurn));
     }

@@ -1,7 +1,7 @@
 //! Digests that are sent without waiting for answers, over connections that lose answers and deliver anything again, however
 //! late: the server has a prefix of what the client did, each once.
 
-use super::{Arrival, Kept, Slots};
+use super::{Arrival, Kept, Progress, Slots};
 use crate::records::ReplyRecord;
 use crate::respond;
 use crate::rounds::Round;
@@ -91,7 +91,7 @@ impl Server {
             Arrival::Old => return Heard::Old,
             other => panic!("{other:?} of {digest:?}"),
         }
-        if digest.after.is_some_and(|before| !self.slots.is_applied(before)) {
+        if digest.after.is_some_and(|before| self.slots.progress(before) != Progress::Applied) {
             self.slots.forget(digest.op);
             return Heard::Undone;
         }
