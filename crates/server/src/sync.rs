@@ -19,7 +19,10 @@ pub(crate) struct GroupSync {
 #[derive(Default)]
 struct State {
     waiters: Vec<Waiter>,
-    dirty: bool,
+    /// Since when something is changed that no round began after.
+    dirty_since: Option<Instant>,
+    /// The thread looks by itself within the interval: whoever changes something need not wake it.
+    looks: bool,
     stop: bool,
 }
 
@@ -53,9 +56,11 @@ impl GroupSync {
     /// Something was changed.
     pub(crate) fn dirty(&self) {
         let mut state = lock(&self.state.0);
-        if !state.dirty {
-            state.dirty = true;
-            self.state.1.notify_one();
+        if state.dirty_since.is_none() {
+            state.dirty_since = Some(Instant::now());
+            if !state.looks {
+                self.state.1.notify_one();
+            }
         }
     }
 
@@ -85,7 +90,7 @@ fn run(
     tell: impl Fn(usize, Duration),
     sync: impl Fn() -> FsResult<()>,
 ) {
-    let mut dirty_since: Option<Instant> = None;
+    let mut last_round: Option<Instant> = None;
     loop {
         let mut state = lock(&shared.0);
         let waiters = loop {
@@ -95,21 +100,27 @@ fn run(
             if !state.waiters.is_empty() {
                 break std::mem::take(&mut state.waiters);
             }
-            if !state.dirty {
+            // Where rounds follow each other, each is followed by changes: to be woken for the first of them costs more than to look.
+            let Some(since) = state.dirty_since.or(last_round) else {
+                state.looks = false;
                 state = shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
-            }
-            let age = dirty_since.get_or_insert_with(Instant::now).elapsed();
-            if age >= interval {
+            };
+            let age = since.elapsed();
+            if age < interval {
+                state.looks = true;
+                let wait = shared.1.wait_timeout(state, interval - age);
+                state = wait.unwrap_or_else(PoisonError::into_inner).0;
+            } else if state.dirty_since.is_some() {
                 break Vec::new();
+            } else {
+                last_round = None;
             }
-            let wait = shared.1.wait_timeout(state, interval - age);
-            state = wait.unwrap_or_else(PoisonError::into_inner).0;
         };
-        state.dirty = false;
+        state.dirty_since = None;
         drop(state);
-        dirty_since = None;
         let started = Instant::now();
+        last_round = Some(started);
         let result = sync();
         if let Err(error) = &result {
             tracing::error!(%error, waiters = waiters.len(), "changes could not be made durable");
@@ -130,7 +141,7 @@ impl fmt::Debug for GroupSync {
         let state = lock(&self.state.0);
         f.debug_struct("GroupSync")
             .field("waiters", &state.waiters.len())
-            .field("dirty", &state.dirty)
+            .field("dirty", &state.dirty_since.is_some())
             .finish()
     }
 }
@@ -196,6 +207,37 @@ mod tests {
         .unwrap();
         sync.dirty();
         rounds.recv_timeout(Duration::from_secs(20)).unwrap();
+    }
+
+    /// The thread looks by itself for a while after each round, and then sleeps until it is woken.
+    #[test]
+    fn what_is_changed_after_a_round_is_synced_whether_the_thread_looks_or_sleeps() {
+        let (started, rounds) = mpsc::channel();
+        let sync = GroupSync::start(
+            "test",
+            Duration::from_millis(5),
+            |_, _| {},
+            move || {
+                started.send(()).unwrap();
+                Ok(())
+            },
+        )
+        .unwrap();
+        let round = || rounds.recv_timeout(Duration::from_secs(60)).unwrap();
+        for _ in 0..3 {
+            sync.request(|_| {});
+            round();
+            sync.dirty();
+            round();
+            let began = Instant::now();
+            while lock(&sync.state.0).looks {
+                assert!(began.elapsed() < Duration::from_secs(60), "nothing is changed any more");
+                std::thread::yield_now();
+            }
+            sync.dirty();
+            round();
+        }
+        assert!(rounds.try_recv().is_err(), "nothing is synced that is not changed");
     }
 
     #[test]
