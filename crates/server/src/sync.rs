@@ -100,7 +100,7 @@ fn run(
             if !state.waiters.is_empty() {
                 break std::mem::take(&mut state.waiters);
             }
-            // Where rounds follow each other, each is followed by changes: to be woken for the first of them costs more than to look.
+            // Where rounds follow each other, each is followed by changes: to be woken for the first costs more than to look.
             let Some(since) = state.dirty_since.or(last_round) else {
                 state.looks = false;
                 state = shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
