@@ -167,6 +167,10 @@ pub(crate) enum Command {
     ///
     /// A directory whose data/ is lost as a whole is refused, except with `--repair --discard-lost`: names, attributes and
     /// small files, which are in meta/, are kept, the data of other files are holes then.
+    ///
+    /// Metadata that are damaged are read as far as they can be: what is lost is named, with the paths. With `--repair
+    /// --discard-lost` all that can be read goes into new metadata, which take the place of the damaged ones; these are kept
+    /// beside them. Without, nothing is changed.
     Fsck(FsckArgs),
     /// What leases cost and save: formulas, simulations and measurements, beside what the papers say
     #[command(subcommand)]

@@ -103,8 +103,8 @@ impl Used {
     }
 }
 
-/// Of seconds since 1970, without leap seconds (Hinnant, "chrono-compatible low-level date algorithms").
-fn date(seconds: u64) -> String {
+/// Of seconds since 1970, without leap seconds, as `2026-11-26 22:05` (Hinnant, "chrono-compatible low-level date algorithms").
+pub fn date(seconds: u64) -> String {
     let (minutes, days) = (seconds / 60 % (24 * 60), seconds / 86_400);
     // Years begin in March, so that a leap day is the last of one; eras have 400 of them.
     let days = days + 719_468;

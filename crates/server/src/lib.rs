@@ -88,4 +88,5 @@ pub use restore::Stores;
 pub use rounds::BootId;
 pub use server::{ListeningServer, RunningServer, Server};
 pub use session::check::{DamagedRecord, check_records};
+pub use session::lost::settle_lost_records;
 pub use soda_lease::table::{BackOff, DeepLeases, ObjectTerm, WriteLeases};

@@ -99,6 +99,16 @@ pub(crate) fn encode<T: Serialize>(record: &T) -> Bytes {
     postcard::to_extend(record, vec![RECORD_VERSION]).map(Bytes::from).unwrap_or_default()
 }
 
+/// Whether there is a record of the server.
+pub(super) fn has_server(meta: &dyn MetaStore) -> Result<bool, RecordError> {
+    Ok(meta.get(Table::Server, SERVER_KEY)?.is_some())
+}
+
+/// The session that a key belongs to.
+pub(super) fn session_of(key: &[u8]) -> Option<SessionId> {
+    key.get(..8).and_then(number).map(SessionId)
+}
+
 /// The server's record; the default in a fresh store.
 pub(crate) fn load_server(meta: &dyn MetaStore) -> Result<ServerRecord, RecordError> {
     match meta.get(Table::Server, SERVER_KEY)? {

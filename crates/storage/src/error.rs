@@ -76,8 +76,8 @@ pub enum StorageError {
     DamagedJournal { path: PathBuf, readable: u64, synced: u64 },
 
     #[error(
-        "the metadata are damaged: {path}, {doing}: {cause}; `soda fsck --repair` cannot mend this: restore the directory \
-         from a copy"
+        "the metadata are damaged: {path}, {doing}: {cause}. Stop the server, if it runs: `soda fsck` says what is lost. Restore \
+         the directory from a copy; where there is none, `soda fsck --repair --discard-lost` keeps all that can be read"
     )]
     DamagedMetadata { path: PathBuf, doing: &'static str, cause: String },
 }

@@ -15,7 +15,10 @@ mod meta;
 
 pub use chunk::{CHUNK_ALIGN, CHUNK_MAX, ChunkRef, SegmentId};
 pub use data::{DataStore, SegmentInfo, SegmentState, Space};
-pub use embedded::{DataDirectory, EmbeddedData, EmbeddedMeta, FORMAT_VERSION, StoreOptions};
+pub use embedded::{
+    DamagedMetadata, DataDirectory, EmbeddedData, EmbeddedMeta, FORMAT_VERSION, LostRange, OldRecord,
+    Salvage, Salvaged, StoreOptions,
+};
 pub use error::{StorageError, StorageResult};
 pub use memory::{MemoryData, MemoryMeta};
 pub use meta::{Batch, Change, MetaRead, MetaStore, Origin, SpaceUse, Table, Visit};

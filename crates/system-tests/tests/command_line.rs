@@ -200,7 +200,7 @@ fn a_data_directory_without_its_metadata_is_refused_and_its_data_stay() {
 
 /// Wherever a bit of the engine's files is turned over, fsck and the server say what it is, and what to do.
 #[test]
-fn damaged_metadata_are_named_and_cannot_be_repaired() {
+fn damaged_metadata_are_named_and_nothing_is_changed_unasked() {
     let mut cell = Cell::start(Network::Loopback, 0);
     cell.server.stop();
     let data = cell.server.data().to_owned();
@@ -216,10 +216,13 @@ fn damaged_metadata_are_named_and_cannot_be_repaired() {
             bad[place] ^= 0xff;
         }
         fs::write(table, bad).unwrap();
-        let says = ["the metadata are damaged", "--repair` cannot mend this", "from a copy"];
+        let says = ["the metadata", "are damaged", "from a copy"];
         refused(&["fsck", text(&data)]).is(8, &says);
-        if number == 0 {
+        // What the engine keeps of its trees is made anew: nothing is lost by that.
+        if !table.starts_with(data.join("meta/keyspaces/0")) {
             refused(&["fsck", "--repair", text(&data)]).is(8, &says);
+        }
+        if number == 0 {
             refused(&["serve", "--data", text(&data), "--listen", &free_address()]).is(1, &says);
         }
         fs::write(table, good).unwrap();

@@ -286,3 +286,90 @@ fn a_server_whose_disk_fails_says_so() {
     assert_eq!(fs::write(cell.root(0).join("other"), "").unwrap_err().raw_os_error(), Some(5));
     assert_eq!(fs::read_to_string(&file).unwrap().to_lowercase(), "content");
 }
+
+/// The tables of a tree of the metadata, by the engine's number of it; the largest last.
+fn tables(data: &Path, tree: u32) -> Vec<PathBuf> {
+    let tables = fs::read_dir(data.join(format!("meta/keyspaces/{tree}/tables"))).unwrap();
+    let mut tables: Vec<_> = tables.map(|table| table.unwrap().path()).collect();
+    tables.sort_by_key(|table| fs::metadata(table).unwrap().len());
+    tables
+}
+
+fn spoil(file: &Path, part: u64) {
+    let mut bytes = fs::read(file).unwrap();
+    let at = bytes.len() as u64 * part / 100;
+    bytes[at as usize] ^= 0xa5;
+    fs::write(file, bytes).unwrap();
+}
+
+/// One wrong byte in a table of the metadata, as a tester found it: what is lost is named, and all else is there.
+// SEMANTICS 41
+#[test]
+fn damaged_metadata_lose_what_is_named_and_nothing_else() {
+    if !prerequisites() {
+        return;
+    }
+    let mut cell = Cell::writing_through(1);
+    let root = cell.root(0).to_owned();
+    for number in 0..300 {
+        fs::write(root.join(format!("small{number}")), format!("content {number}")).unwrap();
+    }
+    fs::write(root.join("large"), vec![7; 3 << 20]).unwrap();
+    cell.mounts[0].unmount();
+    cell.server.stop();
+    let data = cell.server.data().to_owned();
+    for tree in 0..=5 {
+        for (number, table) in tables(&data, tree).into_iter().enumerate() {
+            let copied = cell.scratch().join(format!("copy{tree}-{number}"));
+            copy(&data, &copied);
+            spoil(&copied.join(table.strip_prefix(&data).unwrap()), 50);
+            let before = all_of(&copied);
+            refused(
+                &["fsck", text(&copied)],
+                8,
+                &["are damaged", "nothing was changed", "--repair --discard-lost"],
+            );
+            let output = soda(&["fsck", text(&copied)]);
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(said.contains(&format!("damaged: keyspaces/{tree}/tables/")), "{said}");
+            assert!(all_of(&copied) == before);
+            let output = soda(&["fsck", "--repair", "--discard-lost", text(&copied)]);
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+            assert!(said.contains("are kept as ") && said.contains("meta.damaged-2"), "{said}");
+            assert!(soda(&["fsck", text(&copied)]).status.success());
+        }
+    }
+
+    spoil(tables(&data, 1).last().unwrap(), 25);
+    cell.server.restart();
+    cell.mounts[0].start();
+    let read = |number: i32| fs::read_to_string(root.join(format!("small{number}")));
+    let failed: Vec<i32> = (0..300).filter(|number| read(*number).is_err()).collect();
+    assert!(!failed.is_empty() && failed.len() < 150, "{failed:?}");
+    let log = fs::read_to_string(cell.server.log()).unwrap();
+    let mut lines = log.lines();
+    assert!(
+        lines.any(|line| line.contains("table") && line.contains("inode") && line.contains("soda fsck")),
+        "{log}"
+    );
+    cell.mounts[0].unmount();
+    cell.server.stop();
+
+    refused(&["fsck", "--repair", text(&data)], 8, &["nothing was changed"]);
+    let output = soda(&["fsck", "--repair", "--discard-lost", text(&data)]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let named = |number: i32| said.contains(&format!("lost: /small{number}: "));
+    cell.server.restart();
+    cell.mounts[0].start();
+    for number in 0..300 {
+        // Root reads also what is for root only.
+        match read(number) {
+            Ok(content) => assert!(content == format!("content {number}"), "{number}: {content}"),
+            Err(error) => assert!(named(number), "{number} is lost in silence: {error}"),
+        }
+        assert!(named(number) || !failed.contains(&number), "{number} was lost in silence");
+    }
+    assert_whole(&root.join("large"), 7);
+}

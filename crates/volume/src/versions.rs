@@ -18,7 +18,7 @@ use soda_types::{Errno, FsError, FsResult, Version, VolumeId};
 const VERSIONS_PER_RUN: u32 = 44;
 
 /// The last run whose versions are numbers.
-const LAST_RUN: u64 = (1 << (u64::BITS - VERSIONS_PER_RUN)) - 1;
+pub(crate) const LAST_RUN: u64 = (1 << (u64::BITS - VERSIONS_PER_RUN)) - 1;
 
 /// Segments of one run, as a power of two.
 const SEGMENTS_PER_RUN: u32 = 24;
@@ -66,6 +66,11 @@ pub(crate) fn used_up(what: &str) -> FsError {
 /// The run that gave a version, or one before it.
 pub(crate) fn run_of(version: Version) -> u64 {
     version.0 >> VERSIONS_PER_RUN
+}
+
+/// The run that has begun a segment, or one before it.
+pub(crate) fn run_of_segment(segment: SegmentId) -> u64 {
+    segment.0 >> SEGMENTS_PER_RUN
 }
 
 /// The first segment of the run that gives `version`: above those of all runs before. Numbers that went on from the

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Name of the volume that a fresh data directory has.
 pub const MAIN_VOLUME: &str = "main";
-const MAIN_ID: VolumeId = VolumeId(1);
+pub(crate) const MAIN_ID: VolumeId = VolumeId(1);
 
 /// Inode numbers reserved at a time: one sync for so many creations.
 const INODE_RANGE: u64 = 1 << 16;

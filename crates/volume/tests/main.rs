@@ -5,6 +5,7 @@
 
 mod acl;
 mod common;
+mod damaged;
 mod faults;
 mod limits;
 mod model;

@@ -1,62 +1,45 @@
 //! `soda fsck`: check, and repair, a data directory that no server uses.
 
+mod report;
+
 use crate::args::FsckArgs;
 use crate::commands::{print, print_json};
 use crate::error::CliError;
 use crate::scratch::Scratch;
-use crate::units::{count, show_size};
+use crate::units::count;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
-use soda_server::{DamagedRecord, check_records, random};
-use soda_storage::{DataDirectory, StorageError, StoreOptions};
+use report::Summary;
+use soda_server::{RecordError, check_records, random, settle_lost_records};
+use soda_storage::{DamagedMetadata, DataDirectory, Salvaged, StorageError, StoreOptions};
 use soda_types::Timestamp;
-use soda_volume::fsck::{DataCheck, FsckOptions, FsckProgress, Phase, Problem, Repair, Report, fsck};
+use soda_volume::fsck::{
+    DataCheck, FsckOptions, FsckProgress, Phase, Problem, Repair, fsck, fsck_salvaged, runs_begun,
+};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Not `soda-fsck.`: older versions, which may be at work, do not lock theirs.
 const SCRATCH: &str = "soda-look.";
-
-#[derive(Debug, Serialize)]
-struct Summary {
-    inodes: u64,
-    names: u64,
-    extents: u64,
-    chunks: u64,
-    found: Vec<Found>,
-    repaired: usize,
-    left: Vec<Found>,
-    /// Files, and bytes of them, that `--discard-lost` made holes.
-    lost_files: u64,
-    lost_bytes: u64,
-    /// Bytes of chunks that the last crash left and the next start of the server removes.
-    unswept_bytes: u64,
-    /// Deleted files whose space the server still gives back.
-    reclaim_left: u64,
-}
-
-/// A problem, and where it is, as far as it is somewhere.
-#[derive(Debug, Serialize)]
-struct Found {
-    problem: String,
-    inode: Option<u64>,
-    /// One of its paths, from the root of the volume.
-    path: Option<String>,
-    /// Bytes of the file: from, and up to.
-    range: Option<(u64, u64)>,
-}
 
 pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
     let path = &arguments.data;
     if !path.is_dir() {
         return Err(CliError::Failed(format!("{} is not a data directory of `soda serve`", path.display())));
     }
+    let damaged = DataDirectory::damaged_metadata(path).map_err(|error| refused(error, |text| text))?;
+    match damaged {
+        Some(damaged) => salvage(arguments, damaged),
+        None => check(arguments),
+    }
+}
+
+/// Checks a directory whose metadata can be read.
+fn check(arguments: &FsckArgs) -> Result<(), CliError> {
+    let path = &arguments.data;
     let store_options = StoreOptions::default();
     // Who only looks gets a place for what the engine writes when it opens its files.
     let shadow = match arguments.repair {
         true => None,
-        false => Some(
-            Scratch::new_in(&std::env::temp_dir(), SCRATCH).map_err(CliError::io("a temporary directory"))?,
-        ),
+        false => Some(scratch()?),
     };
     let in_place = |text: String| match &shadow {
         Some(shadow) => text.replace(&*shadow.path().to_string_lossy(), &path.to_string_lossy()),
@@ -66,13 +49,13 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
         Some(shadow) => DataDirectory::open_to_look(path, shadow.path(), store_options.clone()),
         None => DataDirectory::open_existing(path, store_options.clone()),
     };
-    let mut lost_changes = None;
+    let mut lost_batches = None;
     let opened = match opened {
         Err(StorageError::DamagedJournal { .. }) if arguments.discard_lost => {
             let lost = DataDirectory::accept_lost_changes(path);
-            lost_changes = lost.map_err(|error| CliError::Failed(error.to_string()))?.map(cut_off);
+            lost_batches = lost.map_err(|error| CliError::Failed(error.to_string()))?;
             // What follows may fail, and then nobody would hear of it.
-            lost_changes.iter().for_each(|problem| eprintln!("soda: {problem}"));
+            lost_batches.iter().for_each(|lost| eprintln!("soda: {}", cut_off(*lost)));
             DataDirectory::open_existing(path, store_options)
         }
         Err(StorageError::NoData { .. }) if arguments.discard_lost => {
@@ -80,46 +63,35 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
         }
         opened => opened,
     };
-    let directory = opened.map_err(|error| match error {
-        StorageError::BadFormat { .. }
-        | StorageError::NoMetadata { .. }
-        | StorageError::NoData { .. }
-        | StorageError::DamagedJournal { .. }
-        | StorageError::DamagedMetadata { .. } => CliError::Damaged(in_place(error.to_string())),
-        _ => CliError::Failed(in_place(error.to_string())),
-    })?;
-    let options = FsckOptions {
-        repair: match (arguments.repair, arguments.discard_lost) {
-            (false, _) => Repair::No,
-            (true, false) => Repair::Yes,
-            (true, true) => Repair::Discarding,
-        },
-        data: DataCheck::CheckSums,
-        now: now(),
-        // Mounts may have seen more than is left: what the repair makes must not be taken for that.
-        branch: random().map(u64::from_le_bytes).map_err(CliError::io("a random number"))?,
-    };
+    let directory = opened.map_err(|error| refused(error, in_place))?;
     let mut bar = Bar::new();
+    let options = options(match (arguments.repair, arguments.discard_lost) {
+        (false, _) => Repair::No,
+        (true, false) => Repair::Yes,
+        (true, true) => Repair::Discarding,
+    })?;
     let report =
         fsck(directory.meta.clone(), directory.data.clone(), options, &mut |progress| bar.show(progress));
     bar.finish();
+    let failed = |error: &dyn std::fmt::Display| {
+        CliError::Failed(in_place(format!("the check of {} failed: {error}", path.display())))
+    };
     let report = report.map_err(|error| match directory.meta.damage() {
         Some(damage) => CliError::Damaged(in_place(damage.to_owned())),
-        None => CliError::Failed(in_place(format!("the check of {} failed: {error}", path.display()))),
+        None => failed(&error),
     })?;
-    let of_server = check_records(&*directory.meta, arguments.repair);
-    let of_server = of_server.map_err(|error| {
-        CliError::Failed(in_place(format!("the check of {} failed: {error}", path.display())))
-    })?;
-    let mut summary = summary(&report, &of_server);
-    if let Some(problem) = lost_changes {
-        summary.found.insert(0, Found { problem, inode: None, path: None, range: None });
-        summary.repaired += 1;
+    let mut of_server = Vec::new();
+    if arguments.discard_lost {
+        let runs = runs_begun(&*directory.meta).map_err(|error| failed(&error))?;
+        let lost = Salvaged { lost_batches, ..Salvaged::default() };
+        of_server = settle_lost_records(&*directory.meta, &lost, runs).map_err(|error| failed(&error))?;
     }
-    match arguments.json {
-        true => print_json(&summary)?,
-        false => print(&text(&summary))?,
+    of_server.extend(check_records(&*directory.meta, arguments.repair).map_err(|error| failed(&error))?);
+    let mut summary = Summary::new(&report, &of_server, None);
+    if let Some(lost) = lost_batches {
+        summary.journal_was_cut(cut_off(lost));
     }
+    say(arguments, &summary)?;
     match summary.left.len() {
         0 => Ok(()),
         left if arguments.repair
@@ -132,13 +104,108 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
                 count(left as u64, "place")
             )))
         }
-        left if arguments.repair => {
-            Err(CliError::Damaged(format!("{} could not be repaired", count(left as u64, "problem"))))
+        left => Err(left_over(arguments, left)),
+    }
+}
+
+/// Checks what can be read of damaged metadata; puts it into their place where that is wanted, or nothing is lost by it.
+fn salvage(arguments: &FsckArgs, damaged: DamagedMetadata) -> Result<(), CliError> {
+    let path = &arguments.data;
+    let is_to_stay = arguments.repair && (arguments.discard_lost || damaged.has_all_records());
+    let shadow = scratch()?;
+    let salvage = match is_to_stay {
+        true => damaged.salvage(&StoreOptions::default()),
+        false => damaged.salvage_to_look(shadow.path(), StoreOptions::default()),
+    };
+    let salvage = salvage.map_err(|error| refused(error, |text| text))?;
+    let options = options(match (is_to_stay, arguments.discard_lost) {
+        (false, _) => Repair::No,
+        (true, false) => Repair::Yes,
+        (true, true) => Repair::Discarding,
+    })?;
+    let failed = |error: &dyn std::fmt::Display| {
+        CliError::Damaged(format!(
+            "the metadata of {} are damaged, and what can be read of them is not enough: {error}. Restore the directory from a \
+             copy; nothing was changed",
+            path.display()
+        ))
+    };
+    let mut bar = Bar::new();
+    let (meta, data) = (salvage.directory.meta.clone(), salvage.directory.data.clone());
+    let report = fsck_salvaged(meta, data, options, &salvage.found, &mut |progress| bar.show(progress));
+    bar.finish();
+    let report = report.map_err(|error| failed(&error))?;
+    // Also where it does not stay: to know what would become of it.
+    let settle = || -> Result<_, RecordError> {
+        let meta = &*salvage.directory.meta;
+        let runs = runs_begun(meta).unwrap_or_default();
+        let mut of_server = settle_lost_records(meta, &salvage.found, runs)?;
+        of_server.extend(check_records(meta, is_to_stay)?);
+        Ok(of_server)
+    };
+    let of_server = settle().map_err(|error| failed(&error))?;
+    let mut summary = Summary::new(&report, &of_server, Some(&salvage.found));
+    if let Some(lost) = salvage.found.lost_batches {
+        summary.journal_was_cut(cut_off(lost));
+    }
+    if is_to_stay && (arguments.discard_lost || salvage.found.lost_batches.is_none()) {
+        let kept = salvage.install(&today()).map_err(|error| CliError::Failed(error.to_string()))?;
+        summary.kept_at(kept.display().to_string());
+        say(arguments, &summary)?;
+        return match summary.left.len() {
+            0 => Ok(()),
+            left => Err(left_over(arguments, left)),
+        };
+    }
+    say(arguments, &summary)?;
+    Err(CliError::Damaged(format!(
+        "the metadata are damaged in {}; nothing was changed. Restore {} from a copy. Where there is none, --repair \
+         --discard-lost makes new metadata of all that can be read, and keeps the damaged ones beside them",
+        count(summary.damaged_places() as u64, "place"),
+        path.display()
+    )))
+}
+
+fn scratch() -> Result<Scratch, CliError> {
+    Scratch::new_in(&std::env::temp_dir(), SCRATCH).map_err(CliError::io("a temporary directory"))
+}
+
+fn options(repair: Repair) -> Result<FsckOptions, CliError> {
+    Ok(FsckOptions {
+        repair,
+        data: DataCheck::CheckSums,
+        now: now(),
+        // Mounts may have seen more than is left: what the repair makes must not be taken for that.
+        branch: random().map(u64::from_le_bytes).map_err(CliError::io("a random number"))?,
+    })
+}
+
+fn say(arguments: &FsckArgs, summary: &Summary) -> Result<(), CliError> {
+    match arguments.json {
+        true => print_json(summary),
+        false => print(&summary.text()),
+    }
+}
+
+fn left_over(arguments: &FsckArgs, left: usize) -> CliError {
+    let left = count(left as u64, "problem");
+    CliError::Damaged(match arguments.repair {
+        true => format!("{left} could not be repaired"),
+        false => {
+            format!("{left} left; --repair mends what can be mended (keep a copy of the directory first)")
         }
-        left => Err(CliError::Damaged(format!(
-            "{} left; --repair mends what can be mended (keep a copy of the directory first)",
-            count(left as u64, "problem")
-        ))),
+    })
+}
+
+/// A directory that does not open. `in_place`: names the place that is meant.
+fn refused(error: StorageError, in_place: impl Fn(String) -> String) -> CliError {
+    match error {
+        StorageError::BadFormat { .. }
+        | StorageError::NoMetadata { .. }
+        | StorageError::NoData { .. }
+        | StorageError::DamagedJournal { .. }
+        | StorageError::DamagedMetadata { .. } => CliError::Damaged(in_place(error.to_string())),
+        _ => CliError::Failed(in_place(error.to_string())),
     }
 }
 
@@ -147,84 +214,18 @@ fn now() -> Timestamp {
     Timestamp::new(since.as_secs() as i64, since.subsec_nanos())
 }
 
+/// As part of a file's name.
+fn today() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    soda_lab::machine::date(seconds).chars().take_while(|letter| *letter != ' ').collect()
+}
+
 /// Of how many batches nothing is left.
-fn cut_off(lost: impl Into<u64>) -> String {
+fn cut_off(lost: u64) -> String {
     format!(
         "the journal was damaged: its last {} or more are lost, a copy is kept (.torn)",
         count(lost, "batch")
     )
-}
-
-fn summary(report: &Report, of_server: &[DamagedRecord]) -> Summary {
-    let found = |problem: &Problem| Found {
-        problem: problem.to_string(),
-        inode: report.inode(problem).map(|ino| ino.0),
-        path: report.path(problem).map(str::to_owned),
-        range: problem.range().map(|range| (range.start, range.end)),
-    };
-    let found_of_server =
-        |record: &DamagedRecord| Found { problem: record.to_string(), inode: None, path: None, range: None };
-    Summary {
-        inodes: report.inodes,
-        names: report.names,
-        extents: report.extents,
-        chunks: report.chunks,
-        found: report.problems.iter().map(found).chain(of_server.iter().map(found_of_server)).collect(),
-        repaired: report.repaired + of_server.iter().filter(|record| record.is_mended).count(),
-        left: report
-            .left
-            .iter()
-            .map(found)
-            .chain(of_server.iter().filter(|record| !record.is_mended).map(found_of_server))
-            .collect(),
-        lost_files: report.lost_files,
-        lost_bytes: report.lost_bytes,
-        unswept_bytes: report.unswept,
-        reclaim_left: report.reclaim_left,
-    }
-}
-
-fn text(summary: &Summary) -> String {
-    let mut out = format!(
-        "{}, {}, {}, {}\n",
-        count(summary.inodes, "inode"),
-        count(summary.names, "name"),
-        count(summary.extents, "extent"),
-        count(summary.chunks, "chunk")
-    );
-    if summary.unswept_bytes > 0 {
-        out.push_str(&format!(
-            "{} of data that nothing refers to, from the last crash: the server removes them when it starts\n",
-            show_size(summary.unswept_bytes)
-        ));
-    }
-    if summary.reclaim_left > 0 {
-        out.push_str(&format!(
-            "{} whose space is still being given back: the server goes on with it when it starts\n",
-            count(summary.reclaim_left, "deleted file")
-        ));
-    }
-    for Found { problem, path, .. } in &summary.found {
-        let place = path.as_ref().map_or(String::new(), |path| format!("{path}: "));
-        out.push_str(&format!("problem: {place}{problem}\n"));
-    }
-    if summary.lost_files > 0 {
-        out.push_str(&format!(
-            "lost: {} of {}, which read as zeros now\n",
-            show_size(summary.lost_bytes),
-            count(summary.lost_files, "file")
-        ));
-    }
-    match (summary.found.len(), summary.left.len()) {
-        (0, _) => out.push_str("clean\n"),
-        (found, 0) => out.push_str(&format!("{}, all repaired\n", count(found as u64, "problem"))),
-        (found, left) => out.push_str(&format!(
-            "{}, {} repaired, {left} left\n",
-            count(found as u64, "problem"),
-            summary.repaired
-        )),
-    }
-    out
 }
 
 /// A bar on a terminal, nothing elsewhere.

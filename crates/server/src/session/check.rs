@@ -5,12 +5,12 @@ use soda_storage::{Batch, MetaStore, Table};
 use soda_types::SessionId;
 use std::fmt;
 
-/// A record of the server's own, in a store that no server uses, that is damaged.
+/// A record of the server's own, in a store that no server uses, that is damaged or lost.
 #[derive(Debug)]
 pub struct DamagedRecord {
     /// The session that cannot go on for it.
-    session: Option<SessionId>,
-    error: RecordError,
+    pub(super) session: Option<SessionId>,
+    pub(super) cause: String,
     /// Whether it was mended.
     pub is_mended: bool,
 }
@@ -20,13 +20,14 @@ impl fmt::Display for DamagedRecord {
         if let Some(session) = self.session {
             write!(f, "session {session} cannot go on: ")?;
         }
-        self.error.fmt(f)
+        f.write_str(&self.cause)
     }
 }
 
 /// Reads every record of sessions and of the server itself. With `repair` a session with a damaged record becomes one that
 /// nobody can prove, as a server would take it: what it held is waited out, then it ends, and its client mounts anew. The record
-/// of the server itself is not mended: without it nobody knows what clients may still rely on.
+/// of the server itself is not mended here: without it nobody knows what clients may still rely on
+/// ([`settle_lost_records`](super::lost::settle_lost_records)).
 ///
 /// # Errors
 /// The store cannot be read or written.
@@ -34,23 +35,19 @@ pub fn check_records(meta: &dyn MetaStore, repair: bool) -> Result<Vec<DamagedRe
     let mut damage = Vec::new();
     let own = [records::load_server(meta).err(), records::load_durability(meta).err()];
     for error in own.into_iter().flatten() {
-        damage.push(DamagedRecord { session: None, error: only_damage(error)?, is_mended: false });
+        damage.push(DamagedRecord { session: None, cause: damage_only(error)?, is_mended: false });
     }
     let mut batch = Batch::releasing();
     for (key, value) in records::scan(meta, Table::Session, &[], &[0xff; 9])? {
         let Some(id) = records::number(&key).map(SessionId) else {
-            let error = records::damaged(Table::Session, &key);
-            damage.push(DamagedRecord { session: None, error, is_mended: repair });
+            let cause = records::damaged(Table::Session, &key).to_string();
+            damage.push(DamagedRecord { session: None, cause, is_mended: repair });
             batch.delete(Table::Session, key);
             continue;
         };
         let Err(error) = records::load_session(meta, id, &value) else { continue };
-        damage.push(DamagedRecord { session: Some(id), error: only_damage(error)?, is_mended: repair });
-        records::reply_keys(meta, id)?.into_iter().for_each(|key| batch.delete(Table::Reply, key));
-        records::reservation_keys(meta, id)?
-            .into_iter()
-            .for_each(|key| batch.delete(Table::Reservation, key));
-        batch.put(Table::Session, key, records::encode(&records::unprovable()?));
+        damage.push(DamagedRecord { session: Some(id), cause: damage_only(error)?, is_mended: repair });
+        end_session(meta, id, &mut batch)?;
     }
     if repair && !batch.is_empty() {
         meta.commit(batch)?;
@@ -59,9 +56,18 @@ pub fn check_records(meta: &dyn MetaStore, repair: bool) -> Result<Vec<DamagedRe
     Ok(damage)
 }
 
-fn only_damage(error: RecordError) -> Result<RecordError, RecordError> {
+/// Has the session be one that nobody can prove, as a server takes one with a damaged record.
+pub(super) fn end_session(meta: &dyn MetaStore, id: SessionId, batch: &mut Batch) -> Result<(), RecordError> {
+    records::reply_keys(meta, id)?.into_iter().for_each(|key| batch.delete(Table::Reply, key));
+    records::reservation_keys(meta, id)?.into_iter().for_each(|key| batch.delete(Table::Reservation, key));
+    batch.put(Table::Session, records::session_key(id), records::encode(&records::unprovable()?));
+    Ok(())
+}
+
+/// In words, if it is damage.
+fn damage_only(error: RecordError) -> Result<String, RecordError> {
     match error {
-        RecordError::Damaged { .. } => Ok(error),
+        RecordError::Damaged { .. } => Ok(error.to_string()),
         _ => Err(error),
     }
 }

@@ -1,6 +1,7 @@
 //! Sessions: who they are, their slots, what they have open.
 
 pub(crate) mod check;
+pub(crate) mod lost;
 mod opens;
 mod recalled;
 mod slots;

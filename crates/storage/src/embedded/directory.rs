@@ -20,8 +20,10 @@ const MAGIC: &str = "soda data directory";
 const FORMAT_FILE: &str = "FORMAT";
 const FORMAT_NEW: &str = "FORMAT.new";
 const LOCK_FILE: &str = "LOCK";
-const META_DIR: &str = "meta";
-const DATA_DIR: &str = "data";
+pub(super) const META_DIR: &str = "meta";
+pub(super) const DATA_DIR: &str = "data";
+/// New metadata on their way; what a crash leaves of them is begun anew.
+pub(super) const META_NEW: &str = "meta.new";
 
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -104,34 +106,23 @@ impl DataDirectory {
         shadow: &Path,
         options: StoreOptions,
     ) -> StorageResult<DataDirectory> {
-        let path = path.as_ref();
-        let io = |doing: &str, error| StorageError::io(format!("{doing} {}", path.display()), error);
-        let path = &path.canonicalize().map_err(|error| io("finding the data directory", error))?;
-        let text = match fs::read(path.join(FORMAT_FILE)) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(match has_stores(path) && !path.join(FORMAT_NEW).exists() {
-                    true => bad_format(path, "it is missing"),
-                    false => StorageError::NoDataDirectory { path: path.to_owned() },
-                });
-            }
-            Err(error) => return Err(io("reading the format of", error)),
-        };
-        let lock = Arc::new(lock_to_look(path)?);
-        check_format(path, &String::from_utf8_lossy(&text))?;
-        check_stores(path)?;
-        let copying =
-            |error| io(&format!("copying to {} what is to be looked at of", shadow.display()), error);
-        mirror(&path.join(META_DIR), &shadow.join(META_DIR), "tables").map_err(copying)?;
-        mirror(&path.join(DATA_DIR), &shadow.join(DATA_DIR), DATA_DIR).map_err(copying)?;
+        let (path, lock) = begin_to_look(path.as_ref())?;
+        check_stores(&path)?;
+        let copied = mirror(&path.join(META_DIR), &shadow.join(META_DIR), "tables");
+        copied.map_err(|error| not_copied(&path, shadow, error))?;
+        mirror_data(&path, shadow)?;
         let options = StoreOptions { reserve: 0, ..options };
         let promised = Arc::new(Promised::default());
         let (meta, data) = (shadow.join(META_DIR), shadow.join(DATA_DIR));
         Ok(DataDirectory {
-            path: path.clone(),
+            path,
             meta: Arc::new(EmbeddedMeta::open(meta, &options, promised.clone(), lock.clone(), None)?),
             data: Arc::new(EmbeddedData::open(data, &options, promised, lock)?),
         })
+    }
+
+    pub(super) fn of(path: PathBuf, meta: EmbeddedMeta, data: EmbeddedData) -> DataDirectory {
+        DataDirectory { path, meta: Arc::new(meta), data: Arc::new(data) }
     }
 
     /// Opens a data directory that has lost all of its data ([`StorageError::NoData`]), and begins new ones. What the metadata
@@ -172,6 +163,36 @@ impl DataDirectory {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Locks a directory that is there and has a format that is known, for those who change nothing of it.
+pub(super) fn begin_to_look(path: &Path) -> StorageResult<(PathBuf, Arc<File>)> {
+    let io = |doing: &str, error| StorageError::io(format!("{doing} {}", path.display()), error);
+    let path = path.canonicalize().map_err(|error| io("finding the data directory", error))?;
+    let text = match fs::read(path.join(FORMAT_FILE)) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(match has_stores(&path) && !path.join(FORMAT_NEW).exists() {
+                true => bad_format(&path, "it is missing"),
+                false => StorageError::NoDataDirectory { path },
+            });
+        }
+        Err(error) => return Err(io("reading the format of", error)),
+    };
+    let lock = Arc::new(lock_to_look(&path)?);
+    check_format(&path, &String::from_utf8_lossy(&text))?;
+    Ok((path, lock))
+}
+
+/// Links in `shadow` to the data of a directory.
+pub(super) fn mirror_data(path: &Path, shadow: &Path) -> StorageResult<()> {
+    let copied = mirror(&path.join(DATA_DIR), &shadow.join(DATA_DIR), DATA_DIR);
+    copied.map_err(|error| not_copied(path, shadow, error))
+}
+
+fn not_copied(path: &Path, shadow: &Path, error: std::io::Error) -> StorageError {
+    let (from, to) = (path.display(), shadow.display());
+    StorageError::io(format!("copying to {to} what is to be looked at of {from}"), error)
 }
 
 /// The directories of a tree, links to what is in files of those directories that are called `linked`, and copies of all other
@@ -278,7 +299,7 @@ fn bad_format(path: &Path, problem: &'static str) -> StorageError {
 
 /// Refuses a directory that was initialised and has lost one of its stores. Both have files from the beginning; if they were
 /// made anew, the names would be gone, and the data be taken for what nothing refers to.
-fn check_stores(path: &Path) -> StorageResult<()> {
+pub(super) fn check_stores(path: &Path) -> StorageResult<()> {
     let has = |directory: &str, extension: &str| {
         fs::read_dir(path.join(directory)).is_ok_and(|entries| {
             entries

@@ -23,6 +23,7 @@
 mod note;
 
 use crate::{StorageError, StorageResult};
+use bytes::Bytes;
 use note::Note;
 use std::fs::{self, File};
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
@@ -196,6 +197,70 @@ pub(crate) fn accept_loss(directory: &Path) -> StorageResult<Option<u64>> {
         note::forget(directory).map_err(error)?;
     }
     Ok(lost)
+}
+
+/// A change that a journal has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct JournalledChange {
+    /// The engine's number of the tree.
+    pub(crate) tree: u64,
+    /// The engine's number of the batch.
+    pub(crate) seqno: u64,
+    pub(crate) key: Bytes,
+    /// `None`: it was deleted.
+    pub(crate) value: Option<Bytes>,
+}
+
+/// Hands on the changes of all whole batches, up to the first journal that is damaged, and changes nothing. Returns how many
+/// batches are lost behind that, at least. The engine must not be open.
+pub(crate) fn each_change(
+    directory: &Path,
+    mut visit: impl FnMut(JournalledChange),
+) -> StorageResult<Option<u64>> {
+    let error = |error| io_error("reading the journal in", directory, error);
+    for number in numbers(directory).map_err(error)? {
+        let mut file = open(directory, number).map_err(error)?;
+        let whole = whole_batches(&mut file).map_err(error)?;
+        let mut batches = vec![0; usize::try_from(whole.end).unwrap_or(usize::MAX)];
+        file.read_exact_at(&mut batches, 0).map_err(error)?;
+        changes_of(&batches.into(), &mut visit).map_err(error)?;
+        if let Some(synced) = damage(directory, number, &mut file, &whole).map_err(error)? {
+            return Ok(Some(synced - whole.batches));
+        }
+    }
+    Ok(None)
+}
+
+/// Of batches that are whole.
+fn changes_of(batches: &Bytes, visit: &mut impl FnMut(JournalledChange)) -> io::Result<()> {
+    let mut rest = &batches[..];
+    let mut seqno = 0;
+    while !rest.is_empty() {
+        match take(&mut rest)? {
+            [1] => {
+                let _items: [u8; 4] = take(&mut rest)?;
+                seqno = u64::from_le_bytes(take(&mut rest)?);
+            }
+            [2] => {
+                let [kind, _compression] = take(&mut rest)?;
+                let tree = u64::from_le_bytes(take(&mut rest)?);
+                let key = usize::from(u16::from_le_bytes(take(&mut rest)?));
+                let (_len, value): ([u8; 4], _) = (take(&mut rest)?, u32::from_le_bytes(take(&mut rest)?));
+                let at = batches.len() - rest.len();
+                let end = at + key + value as usize;
+                if end > batches.len() {
+                    return Err(ErrorKind::UnexpectedEof.into());
+                }
+                let value = (kind == 0).then(|| batches.slice(at + key..end));
+                visit(JournalledChange { tree, seqno, key: batches.slice(at..at + key), value });
+                rest = &batches[end..];
+            }
+            [3] => drop(take::<12>(&mut rest)?),
+            // Trees are never cleared.
+            _ => drop(take::<8>(&mut rest)?),
+        }
+    }
+    Ok(())
 }
 
 /// If a journal has fewer batches than it has to have: how many that is, at least.

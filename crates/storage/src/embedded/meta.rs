@@ -1,5 +1,6 @@
 //! Metadata in fjall, a log-structured merge tree with a journal.
 
+use super::complaints::Complaints;
 use super::directory::{Initialisation, StoreOptions};
 use super::journal::{self, Journal};
 use super::sealing::{Sealed, Sealing, wait_for_writing_out, wait_until};
@@ -15,6 +16,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// Bytes of a sorted file. Merging rewrites one with all that it overlaps on the next level, some ten.
 const TABLE: u64 = 32 << 20;
@@ -35,11 +37,11 @@ const NOTHING: u64 = u64::MAX;
 const OPEN_MAX: usize = 256;
 
 /// What the engine writes last when it makes a store.
-const ENGINE_MARKER: &str = "version";
+pub(super) const ENGINE_MARKER: &str = "version";
 
 /// The busy tables have a tree each, the others share one, where a key starts with the table's number: every tree costs
 /// files, and syncs when it is made.
-const TREES: [&str; 5] = ["inode", "dirent", "extent", "reply", "other"];
+pub(super) const TREES: [&str; 5] = ["inode", "dirent", "extent", "reply", "other"];
 const OTHER: usize = TREES.len() - 1;
 
 pub struct EmbeddedMeta {
@@ -87,6 +89,12 @@ impl EmbeddedMeta {
         initialisation: Option<Initialisation>,
     ) -> StorageResult<EmbeddedMeta> {
         let engine = |doing, error| engine(&path, doing, error);
+        // One that is made anew for a directory that is kept has no trees yet.
+        let is_kept = initialisation.is_none() && is_store(&path);
+        if is_kept && let Some(tree) = unfinished_tree(&path) {
+            let cause = format!("{} has no list of its tables", tree.display());
+            return Err(StorageError::DamagedMetadata { path, doing: "opening", cause });
+        }
         // Before the engine sees it: that refuses some torn tails, and others are bugs to it.
         let found = journal::cut_torn_tail(&path)?;
         let database = Database::builder(&path)
@@ -97,7 +105,7 @@ impl EmbeddedMeta {
             .max_cached_files(Some(OPEN_MAX))
             .open()
             .map_err(|error| engine("opening", error))?;
-        if initialisation.is_none() && TREES.iter().any(|name| !database.keyspace_exists(name)) {
+        if is_kept && TREES.iter().any(|name| !database.keyspace_exists(name)) {
             let cause = "a tree is missing".to_owned();
             return Err(StorageError::DamagedMetadata { path, doing: "opening", cause });
         }
@@ -112,6 +120,7 @@ impl EmbeddedMeta {
             trees: TREES.into_iter().map(tree).collect::<StorageResult<_>>()?,
             path: path.as_path().into(),
             damage: Arc::default(),
+            complaints: Arc::default(),
         };
         Ok(EmbeddedMeta {
             database,
@@ -176,9 +185,30 @@ struct Trees {
     path: Arc<Path>,
     /// The first damage that was met.
     damage: Arc<OnceLock<String>>,
+    complaints: Arc<Complaints>,
 }
 
 impl Trees {
+    /// A read that failed at this key of a table, or behind it.
+    fn unreadable(
+        &self,
+        doing: &'static str,
+        (table, key): (Table, &[u8]),
+        error: fjall::Error,
+    ) -> StorageError {
+        let error = self.failure(doing, error);
+        if let StorageError::DamagedMetadata { cause, .. } = &error
+            && let Some(unsaid) = self.complaints.due(Instant::now())
+        {
+            tracing::error!(
+                table = table.name(), key = %hex(key), cause, unsaid,
+                "{doing} the metadata failed (EIO): they are damaged at this key or behind it. `soda fsck` says, when the server \
+                 is stopped, which files are concerned"
+            );
+        }
+        error
+    }
+
     fn failure(&self, doing: &'static str, error: fjall::Error) -> StorageError {
         let error = engine(&self.path, doing, error);
         if let StorageError::DamagedMetadata { .. } = error {
@@ -215,7 +245,7 @@ impl Trees {
             None => read(tree, key),
             Some(prefix) => read(tree, &prefixed(prefix, key)),
         };
-        Ok(value.map_err(|error| self.failure("reading", error))?.map(Bytes::from))
+        Ok(value.map_err(|error| self.unreadable("reading", (table, key), error))?.map(Bytes::from))
     }
 
     fn scan(
@@ -234,14 +264,23 @@ impl Trees {
             Some(prefix) => open(tree, &prefixed(prefix, start), &prefixed(prefix, end)),
         };
         let skip = usize::from(prefix.is_some());
+        let mut passed = start.to_vec();
         for item in items {
-            let (key, value) = item.into_inner().map_err(|error| self.failure("scanning", error))?;
+            let (key, value) =
+                item.into_inner().map_err(|error| self.unreadable("scanning", (table, &passed), error))?;
+            passed.clear();
+            passed.extend_from_slice(&key[skip..]);
             if visit(&key[skip..], value.into()).is_break() {
                 break;
             }
         }
         Ok(())
     }
+}
+
+/// As in all messages.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn prefixed(prefix: u8, key: &[u8]) -> Vec<u8> {
@@ -434,6 +473,30 @@ fn is_damage(error: &fjall::Error) -> bool {
     medium.is_none_or(|error: &std::io::Error| {
         matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof | ErrorKind::InvalidData)
     })
+}
+
+/// A tree that the engine would take for one that it has not made to the end, and remove.
+fn unfinished_tree(path: &Path) -> Option<PathBuf> {
+    let trees = std::fs::read_dir(path.join("keyspaces")).into_iter().flatten().flatten();
+    trees.map(|tree| tree.path()).find(|tree| tree.is_dir() && !tree.join("current").exists())
+}
+
+/// The tables of a tree, and what their keys begin with there.
+pub(super) fn tables_of(tree: usize) -> impl Iterator<Item = (Table, Option<u8>)> {
+    let tables = Table::ALL.iter().copied().filter(move |table| Trees::index(*table) == tree);
+    tables.map(move |table| (table, (tree == OTHER).then_some(table as u8)))
+}
+
+/// The table of a tree's key, and the key there.
+pub(super) fn table_of(tree: usize, key: &Bytes) -> Option<(Table, Bytes)> {
+    let mut tables = tables_of(tree);
+    match tree {
+        OTHER => {
+            let prefix = *key.first()?;
+            tables.find(|(_, own)| *own == Some(prefix)).map(|(table, _)| (table, key.slice(1..)))
+        }
+        _ => tables.next().map(|(table, _)| (table, key.clone())),
+    }
 }
 
 /// Whether the engine has made a store there, to the end.

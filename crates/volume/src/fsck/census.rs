@@ -40,6 +40,14 @@ pub(super) struct Stream {
     pub(super) extents: Vec<ExtentSummary>,
 }
 
+impl Stream {
+    /// Sums of its extents, bytes: all, and those that are inline.
+    pub(super) fn allocated(&self) -> (u64, u64) {
+        let len = |extent: &ExtentSummary| extent.range.end - extent.range.start;
+        (self.extents.iter().map(len).sum(), self.extents.iter().map(|extent| extent.inline).sum())
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct ExtentSummary {
     pub(super) range: Range<u64>,

@@ -23,7 +23,7 @@ pub(super) fn problems(volume: &Volume, census: &Census) -> FsResult<Vec<Problem
     reachability(census, &names, &mut problems);
     links(census, &names, &mut problems);
     orphans(census, &names, &mut problems);
-    data(census, &mut problems);
+    data(census, &names, &mut problems);
     sharing::problems(census, &mut problems);
     xattrs(census, &mut problems);
     space(census, &mut problems);
@@ -40,6 +40,8 @@ struct Names {
     subdirectories: HashMap<Ino, u32>,
     /// Where each other inode is, of several places one.
     places: HashMap<Ino, Ino>,
+    /// Files whose record is lost, and that are made anew: their streams have their numbers.
+    remade: BTreeSet<Ino>,
     /// Where each directory is, and the place of its name in the census.
     parents: BTreeMap<Ino, (Ino, usize)>,
 }
@@ -51,6 +53,7 @@ fn names(census: &Census, problems: &mut Vec<Problem>) -> Names {
         census.names.iter().map(|name| name.0).filter(|parent| !census.inodes.contains_key(parent)).collect();
     let lost_directories = lost.iter().filter(|ino| **ino != Ino::ROOT);
     problems.extend(lost_directories.map(|ino| Problem::LostDirectory { ino: *ino }));
+    let owners = census.owners();
     let is_directory = |ino: &Ino| match census.inodes.get(ino) {
         Some(inode) => inode.kind == FileKind::Directory || *ino == Ino::ROOT,
         None => true,
@@ -65,6 +68,18 @@ fn names(census: &Census, problems: &mut Vec<Problem>) -> Names {
         *names.entries.entry(parent).or_default() += 1;
         let Some(inode) = census.inodes.get(&ino) else {
             if lost.contains(&ino) {
+                continue;
+            }
+            // What a new file has its data under, unless it was emptied since.
+            let stream = census.streams.get(&ino.0).filter(|_| dirent.kind == FileKind::File);
+            if let Some(stream) = stream
+                && !owners.contains_key(&ino.0)
+                && !census.reclaims.contains_key(&ino.0)
+            {
+                if names.remade.insert(ino) {
+                    let size = stream.extents.iter().map(|extent| extent.range.end).max().unwrap_or(0);
+                    problems.push(Problem::LostFile { ino, size, allocated: stream.allocated() });
+                }
                 continue;
             }
             problems.push(Problem::DanglingName { parent, name, ino });
@@ -183,7 +198,7 @@ fn orphans(census: &Census, names: &Names, problems: &mut Vec<Problem>) {
     }
 }
 
-fn data(census: &Census, problems: &mut Vec<Problem>) {
+fn data(census: &Census, names: &Names, problems: &mut Vec<Problem>) {
     let owners = census.owners();
     let none = Stream::default();
     for (stream, reclaim) in &census.reclaims {
@@ -195,14 +210,12 @@ fn data(census: &Census, problems: &mut Vec<Problem>) {
     for (stream, extents) in &census.streams {
         match owners.get(stream) {
             Some(ino) => file_extents(census, *ino, *stream, extents, problems),
-            None if census.reclaims.contains_key(stream) => {}
+            None if census.reclaims.contains_key(stream) || names.remade.contains(&Ino(*stream)) => {}
             None => problems.push(Problem::LeakedExtents { stream: *stream }),
         }
     }
     for (ino, inode) in census.inodes.iter().filter(|(_, inode)| inode.kind == FileKind::File) {
-        let extents = &census.streams.get(&inode.stream).unwrap_or(&none).extents;
-        let allocated = extents.iter().map(|extent| extent.range.end - extent.range.start).sum();
-        let actual = (allocated, extents.iter().map(|extent| extent.inline).sum());
+        let actual = census.streams.get(&inode.stream).unwrap_or(&none).allocated();
         let recorded = (inode.allocated, inode.inline);
         if recorded != actual {
             problems.push(Problem::WrongAllocation { ino: *ino, recorded, actual });
@@ -268,7 +281,10 @@ fn totals(volume: &Volume, census: &Census, problems: &mut Vec<Problem>) {
 /// Numbers given out must be below the mark.
 fn numbers(volume: &Volume, census: &Census, problems: &mut Vec<Problem>) -> FsResult<()> {
     let numbers = census.inodes.iter().flat_map(|(ino, inode)| [ino.0, inode.stream]);
-    let highest = numbers.chain(census.reclaims.keys().copied()).max().unwrap_or(0);
+    // What names and attributes are of may be lost, and was given nevertheless.
+    let named = census.names.iter().map(|(_, _, dirent)| dirent.ino).chain(census.xattrs.keys().copied());
+    let others = census.reclaims.keys().copied().chain(named.map(|ino| ino.0));
+    let highest = numbers.chain(others).max().unwrap_or(0);
     // Not where this run goes on: that is above the mark, by chance.
     let mark: Option<InodeMark> = volume.record(Table::Meta, &key::inode_mark(volume.id))?;
     let recorded = mark.map_or(0, |mark| mark.next);

@@ -9,11 +9,14 @@ mod check;
 mod places;
 mod problem;
 mod repair;
+mod salvaged;
 mod sharing;
 #[cfg(test)]
 mod tests;
 
+pub use places::PATHS_MAX;
 pub use problem::{BadChunk, Problem};
+pub use salvaged::runs_begun;
 
 use crate::key;
 use crate::record::{self, Counters, InodeMark, RecordError, Runs, Superblock};
@@ -21,7 +24,7 @@ use crate::sweep;
 use crate::volume::{MAIN_VOLUME, Volume, VolumeConfig, missing};
 use census::Census;
 use places::Places;
-use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Origin, SegmentId, Table};
+use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Origin, Salvaged, SegmentId, Table};
 use soda_types::{FsResult, Ino, Timestamp, VolumeId};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -89,7 +92,7 @@ pub struct Report {
     /// Files, and bytes of them as far as they are known, that were made holes.
     pub lost_files: u64,
     pub lost_bytes: u64,
-    /// What the problems are about, and one of the paths of each inode.
+    /// What the problems are about, and the paths of each inode.
     places: Places,
     pub inodes: u64,
     pub names: u64,
@@ -111,9 +114,10 @@ impl Report {
         self.places.inode(problem)
     }
 
-    /// One of the paths of that inode, from the root of the volume; none if no names lead there.
-    pub fn path(&self, problem: &Problem) -> Option<&str> {
-        self.places.path(self.inode(problem)?)
+    /// The paths where it is, from the root of the volume: that of the name that it is about, or all of the inode, up to
+    /// [`PATHS_MAX`]. None if no names lead there.
+    pub fn paths(&self, problem: &Problem) -> &[String] {
+        self.places.paths(problem)
     }
 }
 
@@ -122,6 +126,28 @@ pub fn fsck(
     meta: Arc<dyn MetaStore>,
     data: Arc<dyn DataStore>,
     options: FsckOptions,
+    progress: &mut dyn FnMut(FsckProgress),
+) -> FsResult<Report> {
+    check_all(meta, data, options, None, progress)
+}
+
+/// As [`fsck`], with metadata that are a copy of what could be read of damaged ones: what others have seen of what is lost is
+/// never given again, and old records are named. Without repair the copy may be changed, the data are not.
+pub fn fsck_salvaged(
+    meta: Arc<dyn MetaStore>,
+    data: Arc<dyn DataStore>,
+    options: FsckOptions,
+    salvaged: &Salvaged,
+    progress: &mut dyn FnMut(FsckProgress),
+) -> FsResult<Report> {
+    check_all(meta, data, options, Some(salvaged), progress)
+}
+
+fn check_all(
+    meta: Arc<dyn MetaStore>,
+    data: Arc<dyn DataStore>,
+    options: FsckOptions,
+    salvaged: Option<&Salvaged>,
     progress: &mut dyn FnMut(FsckProgress),
 ) -> FsResult<Report> {
     let mut report = Report::default();
@@ -136,12 +162,15 @@ pub fn fsck(
     let unreadable = check_first_records(&*meta, id)?;
     report.problems.extend(unreadable.iter().cloned());
     if !unreadable.is_empty() {
-        if options.repair == Repair::No {
+        if options.repair == Repair::No && salvaged.is_none() {
             report.left = unreadable;
             return Ok(report);
         }
-        rewrite_first_records(&*meta, id, &unreadable, options.now)?;
-        report.repaired += unreadable.len();
+        let in_use = salvaged::highest_in_use(&*meta, &*data, id)?;
+        rewrite_first_records(&*meta, id, &unreadable, options.now, in_use)?;
+        if options.repair != Repair::No {
+            report.repaired += unreadable.len();
+        }
     }
     let config = VolumeConfig {
         created: options.now,
@@ -156,9 +185,12 @@ pub fn fsck(
     let stays = |problem: &Problem| options.repair == Repair::Yes && problem.is_lost_data();
     let mut lost = BTreeSet::new();
     let mut verified = Verified::new();
-    for _ in 0..ROUNDS_MAX {
+    for round in 0..ROUNDS_MAX {
         let census = Census::take(&volume, options.data, &mut verified, progress)?;
         let mut problems = check::problems(&volume, &census)?;
+        if let (0, Some(salvaged)) = (round, salvaged) {
+            problems.extend(salvaged::old_records(&salvaged.old, &census));
+        }
         if options.repair == Repair::No {
             report.unswept = set_unswept_aside(&mut problems, sweep::swept(&*volume.meta)?);
         } else if hides_extents(&problems, stays) {
@@ -257,19 +289,20 @@ fn has_records(meta: &dyn MetaStore, id: VolumeId) -> FsResult<bool> {
     Ok(any)
 }
 
-/// Counters, mark and runs are put right by the check that follows.
+/// Counters are put right by the check that follows.
 fn rewrite_first_records(
     meta: &dyn MetaStore,
     id: VolumeId,
     unreadable: &[Problem],
     now: Timestamp,
+    in_use: salvaged::HighestInUse,
 ) -> FsResult<()> {
     let superblock = Superblock { name: MAIN_VOLUME.to_owned(), created: now };
     let defaults = [
         (key::superblock(id), record::encode(&superblock)),
         (key::counters(id), record::encode(&Counters::default())),
-        (key::inode_mark(id), record::encode(&InodeMark { next: Ino::ROOT.0 + 1 })),
-        (key::runs(id), record::encode(&Runs::default())),
+        (key::inode_mark(id), record::encode(&InodeMark { next: in_use.next_number() })),
+        (key::runs(id), record::encode(&Runs { begun: in_use.runs() })),
     ];
     let mut batch = Batch::releasing();
     for (key, value) in defaults {

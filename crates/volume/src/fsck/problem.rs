@@ -22,6 +22,13 @@ pub enum Problem {
     LostDirectory {
         ino: Ino,
     },
+    /// A file that is gone but has a name and data. Repair makes it anew, for root only, as long as its data are.
+    LostFile {
+        ino: Ino,
+        size: u64,
+        /// Sums of its extents, bytes: all, and those that are inline.
+        allocated: (u64, u64),
+    },
     /// A name of an inode that does not exist. Repair removes the name.
     DanglingName {
         parent: Ino,
@@ -163,6 +170,12 @@ pub enum Problem {
         recorded: u64,
         highest: u64,
     },
+    /// A record of it, saved from damaged metadata, may be of an earlier time: a newer one was where nothing can be read. Repair
+    /// keeps it, and has clients ask again.
+    Old {
+        ino: Ino,
+        table: Table,
+    },
 }
 
 /// What is wrong with a chunk.
@@ -208,7 +221,56 @@ impl Problem {
             | Problem::LostData { ino, .. }
             | Problem::SharedData { ino, .. }
             | Problem::LeakedXattr { ino, .. }
-            | Problem::ReclaimedInUse { ino, .. } => Some(*ino),
+            | Problem::ReclaimedInUse { ino, .. }
+            | Problem::Old { ino, .. } => Some(*ino),
+            _ => None,
+        }
+    }
+
+    /// The name that it is about, and its directory.
+    pub(super) fn name(&self) -> Option<(Ino, &Name)> {
+        match self {
+            Problem::DanglingName { parent, name, .. }
+            | Problem::NameInNoDirectory { parent, name, .. }
+            | Problem::WrongKind { parent, name, .. }
+            | Problem::SecondName { parent, name, .. } => Some((*parent, name)),
+            _ => None,
+        }
+    }
+
+    /// What people have lost by it, in words that go behind a path, where records are known to be lost.
+    pub fn loss(&self) -> Option<String> {
+        match self {
+            Problem::DanglingName { .. } => Some("its inode is lost, and so is what it was".to_owned()),
+            Problem::LostDirectory { .. } => Some("its inode is lost; names in it may be, too".to_owned()),
+            Problem::LostFile { .. } => Some(
+                "its inode is lost: owner, mode, times, and zeros at its end; the data are there, for root only".to_owned(),
+            ),
+            Problem::LeakedXattr { .. } => Some("an extended attribute is lost".to_owned()),
+            Problem::Unreachable { ino, .. } => Some(format!("the name of {ino} is lost")),
+            Problem::NoRoot => Some("the inode of the root directory is lost".to_owned()),
+            Problem::WrongNameCount { recorded, actual, .. } if recorded > actual => {
+                Some(format!("some names are lost: {}", recorded - actual))
+            }
+            Problem::WrongAllocation { recorded, actual, .. } if recorded.0 > actual.0 => {
+                Some(format!("where {} bytes of its data are is lost", recorded.0 - actual.0))
+            }
+            Problem::WrongXattrCount { recorded, actual, .. } if recorded > actual => {
+                Some(format!("extended attributes are lost: {}", recorded - actual))
+            }
+            Problem::LostData { range, .. } => {
+                Some(format!("bytes {} to {} of its data are lost", range.start, range.end))
+            }
+            Problem::LeakedExtents { stream } => {
+                Some(format!("the data of stream {stream} are left, whose they are is lost"))
+            }
+            Problem::Old { table: Table::Dirent, .. } => {
+                Some("some of its names may be those of an earlier time".to_owned())
+            }
+            Problem::Old { table: Table::Extent, .. } => {
+                Some("some of its data may be those of an earlier time".to_owned())
+            }
+            Problem::Old { .. } => Some("its attributes may be those of an earlier time".to_owned()),
             _ => None,
         }
     }
@@ -233,6 +295,9 @@ impl fmt::Display for Problem {
             }
             Problem::NoRoot => f.write_str("there is no root directory"),
             Problem::LostDirectory { ino } => write!(f, "directory {ino} is gone, its names are there"),
+            Problem::LostFile { ino, .. } => {
+                write!(f, "file {ino} is gone, its names and its data are there")
+            }
             Problem::DanglingName { parent, name, ino } => {
                 write!(f, "name {name} in directory {parent} leads to {ino}, which does not exist")
             }
@@ -311,6 +376,9 @@ impl fmt::Display for Problem {
             }
             Problem::LowInodeMark { recorded, highest } => {
                 write!(f, "the next inode number is {recorded}, but {highest} is in use")
+            }
+            Problem::Old { ino, table } => {
+                write!(f, "{ino}: a record of table {} may be of an earlier time", table.name())
             }
         }
     }

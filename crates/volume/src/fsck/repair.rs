@@ -26,6 +26,20 @@ pub(super) fn mend(volume: &Volume, census: &Census, problem: &Problem, now: Tim
             let inode = Inode { perm: 0o700, stream: ino.0, ..root_inode(now) };
             mender.put(Table::Inode, key::inode(id, *ino), &inode);
         }
+        Problem::LostFile { ino, size, allocated } => {
+            let inode = Inode {
+                kind: FileKind::File,
+                perm: 0o600,
+                nlink: 1,
+                parent: Ino::default(),
+                stream: ino.0,
+                size: *size,
+                allocated: allocated.0,
+                inline: allocated.1,
+                ..root_inode(now)
+            };
+            mender.put(Table::Inode, key::inode(id, *ino), &inode);
+        }
         Problem::DanglingName { parent, name, .. }
         | Problem::NameInNoDirectory { parent, name, .. }
         | Problem::SecondName { parent, name, .. }
@@ -53,6 +67,7 @@ pub(super) fn mend(volume: &Volume, census: &Census, problem: &Problem, now: Tim
         Problem::OrphanWithoutInode { ino } | Problem::OrphanWithNames { ino } => {
             mender.batch.delete(Table::Orphan, key::inode(id, *ino));
         }
+        Problem::Old { ino, .. } => mender.change(*ino, |_| {})?,
         Problem::SharedData { ino, stream, range, .. } => {
             mender.copy(*stream, range.end)?;
             mender.change(*ino, |_| {})?;
