@@ -53,7 +53,7 @@ fn make(path: &Path) {
             for number in (0..80).step_by(3) {
                 let parent = directories[(number * 7 + round - 1) % DIRECTORIES];
                 let mut txn = volume.begin(now());
-                txn.unlink(parent, &name(&format!("file{}-{number}", round - 1)), IfOpen::Drop).unwrap();
+                txn.unlink(parent, &name(&format!("file{}-{number}", round - 1)), IfOpen::Delete).unwrap();
                 txn.commit().unwrap();
             }
             for number in (1..80).step_by(3) {

@@ -111,7 +111,8 @@ fn check(arguments: &FsckArgs) -> Result<(), CliError> {
 /// Checks what can be read of damaged metadata; puts it into their place where that is wanted, or nothing is lost by it.
 fn salvage(arguments: &FsckArgs, damaged: DamagedMetadata) -> Result<(), CliError> {
     let path = &arguments.data;
-    let is_to_stay = arguments.repair && (arguments.discard_lost || damaged.has_all_records());
+    let has_all_records = damaged.has_all_records();
+    let is_to_stay = arguments.repair && (arguments.discard_lost || has_all_records);
     let shadow = scratch()?;
     let salvage = match is_to_stay {
         true => damaged.salvage(&StoreOptions::default()),
@@ -158,10 +159,17 @@ fn salvage(arguments: &FsckArgs, damaged: DamagedMetadata) -> Result<(), CliErro
         };
     }
     say(arguments, &summary)?;
+    let places = count(summary.damaged_places() as u64, "place");
+    if has_all_records && salvage.found.lost_batches.is_none() {
+        return Err(CliError::Damaged(format!(
+            "the metadata are damaged in {places}, but no record is lost; nothing was changed. --repair makes new ones of them, and \
+             keeps the damaged ones beside them; or restore {} from a copy",
+            path.display()
+        )));
+    }
     Err(CliError::Damaged(format!(
-        "the metadata are damaged in {}; nothing was changed. Restore {} from a copy. Where there is none, --repair \
+        "the metadata are damaged in {places}; nothing was changed. Restore {} from a copy. Where there is none, --repair \
          --discard-lost makes new metadata of all that can be read, and keeps the damaged ones beside them",
-        count(summary.damaged_places() as u64, "place"),
         path.display()
     )))
 }

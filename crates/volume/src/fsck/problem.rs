@@ -203,6 +203,7 @@ impl Problem {
             } => key::number(key).map(Ino),
             Problem::NoRoot => Some(Ino::ROOT),
             Problem::LostDirectory { ino }
+            | Problem::LostFile { ino, .. }
             | Problem::DanglingName { ino, .. }
             | Problem::NameInNoDirectory { ino, .. }
             | Problem::WrongKind { ino, .. }

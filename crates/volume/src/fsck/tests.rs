@@ -183,11 +183,17 @@ fn a_lost_root_is_made_anew_and_its_children_are_rescued() {
 #[test]
 fn an_inode_that_is_gone() {
     spoiled(
-        |lab| lab.delete(Table::Inode, key::inode(ID, lab.large)),
+        |lab| {
+            lab.delete(Table::Inode, key::inode(ID, lab.small));
+            lab.delete(Table::Extent, key::extent(ID, lab.small.0, 1000));
+        },
         |problem| matches!(problem, Problem::DanglingName { .. }),
     );
     spoiled(
-        |lab| lab.delete(Table::Inode, key::inode(ID, lab.large)),
+        |lab| {
+            lab.delete(Table::Inode, key::inode(ID, lab.large));
+            lab.delete(Table::Dirent, key::dirent(ID, Ino::ROOT, &entry("large")));
+        },
         |problem| matches!(problem, Problem::LeakedExtents { .. }),
     );
     spoiled(

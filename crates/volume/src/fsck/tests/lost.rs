@@ -67,6 +67,10 @@ fn a_file_whose_inode_is_lost_keeps_its_data_and_all_its_names() {
         |lab| {
             lab.delete(Table::Inode, key::inode(ID, lab.large));
             lab.delete(Table::Inode, key::inode(ID, lab.small));
+            let report = lab.check(Repair::No);
+            let of = |ino| move |problem: &Problem| matches!(problem, Problem::LostFile { ino: of, .. } if *of == ino);
+            assert_eq!(paths(&report, of(lab.large)), "/large");
+            assert_eq!(paths(&report, of(lab.small)), "/hard /directory/small");
         },
         |problem| matches!(problem, Problem::LostFile { .. }),
     );
