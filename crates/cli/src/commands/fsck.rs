@@ -162,8 +162,8 @@ fn salvage(arguments: &FsckArgs, damaged: DamagedMetadata) -> Result<(), CliErro
     let places = count(summary.damaged_places() as u64, "place");
     if has_all_records && salvage.found.lost_batches.is_none() {
         return Err(CliError::Damaged(format!(
-            "the metadata are damaged in {places}, but no record is lost; nothing was changed. --repair makes new ones of them, and \
-             keeps the damaged ones beside them; or restore {} from a copy",
+            "the metadata are damaged in {places}, but no record is lost; nothing was changed. --repair makes new ones of \
+             them, and keeps the damaged ones beside them; or restore {} from a copy",
             path.display()
         )));
     }
