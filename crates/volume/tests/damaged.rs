@@ -41,7 +41,7 @@ fn make(path: &Path) {
             }
             if number % 7 == 0 {
                 let value = Bytes::from(vec![number as u8; 50]);
-                txn.set_xattr(file, b"user.a", value, SetXattr::Any, KillPriv::Keep).unwrap();
+                txn.set_xattr(file, b"user.a", value, SetXattr::Either, KillPriv::Keep).unwrap();
             }
             if number % 11 == 0 {
                 let link = new_node(NewKind::Symlink(Bytes::from(vec![b'x'; 30])), 0o777);

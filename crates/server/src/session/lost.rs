@@ -5,7 +5,7 @@
 //! it can have given: a number of a session, an epoch or a round that comes again would be taken for what it was.
 
 use super::check::{DamagedRecord, end_session};
-use super::records::{self, RecordError, ServerRecord};
+use crate::records::{self, RecordError, ServerRecord};
 use soda_storage::{Batch, MetaStore, Salvaged, Table};
 use soda_types::SessionId;
 use std::collections::BTreeSet;
@@ -117,10 +117,8 @@ impl Lost<'_> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::records::{
-        ReplyRecord, load_server, load_sessions, reply_key, server_key, session_key,
-    };
     use super::*;
+    use crate::records::{ReplyRecord, load_server, load_sessions, reply_key, server_key, session_key};
     use crate::rounds::Round;
     use bytes::Bytes;
     use soda_storage::{LostRange, MemoryMeta};

@@ -75,6 +75,7 @@ pub fn soda_binary() -> PathBuf {
 /// # Panics
 /// If it cannot be copied.
 pub fn copy_program(from: &Path, to: &Path) {
-    let copied = Command::new("cp").arg("--preserve=mode").arg(from).arg(to).status().unwrap();
-    assert!(copied.success(), "cp {} {}: {copied}", from.display(), to.display());
+    let copied = Command::new("cp").arg("--preserve=mode").arg(from).arg(to).status();
+    let is_copied = copied.as_ref().is_ok_and(std::process::ExitStatus::success);
+    assert!(is_copied, "cp {} {}: {copied:?}", from.display(), to.display());
 }
