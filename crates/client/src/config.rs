@@ -202,8 +202,8 @@ pub struct WriteBehind {
     /// more of what is soon overwritten or removed is never told; earlier, that it is told while programs go on. See
     /// [`WriteBehind::digest_bytes_within`].
     pub digest_bytes: u64,
-    /// Larger writes go to the server at once, beside the log, bytes; 1 MiB at most. One of up to 1 MiB is one record of the log, and so seen
-    /// whole whatever becomes of the log.
+    /// Larger writes go to the server at once, beside the log, bytes; 1 MiB at most. One of up to 1 MiB is one record of the log,
+    /// and so seen whole whatever becomes of the log.
     pub largest_write: usize,
     pub fsync: Fsync,
     /// What the server set aside for what waits is given back when nothing was done for so long.

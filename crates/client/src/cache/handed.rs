@@ -58,7 +58,7 @@ impl HandedCaches {
     /// For a process by whose clock the times in it mean something else.
     pub(crate) fn without_times(self, now: Monotonic) -> HandedCaches {
         let HandedCaches { leases, inodes: _, rewritten } = self;
-        let rewritten = rewritten.into_iter().map(|(fid, rewritten)| (fid, rewritten.as_of(now))).collect();
+        let rewritten = rewritten.into_iter().map(|(fid, rewritten)| (fid, rewritten.anew_at(now))).collect();
         HandedCaches { leases: leases.without_times(), inodes: Vec::new(), rewritten }
     }
 }

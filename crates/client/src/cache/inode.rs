@@ -184,7 +184,7 @@ pub(crate) struct Rewritten {
 
 impl Rewritten {
     /// The same for who has another clock than that by which it was written down.
-    pub(crate) fn as_of(self, now: Monotonic) -> Rewritten {
+    pub(crate) fn anew_at(self, now: Monotonic) -> Rewritten {
         Rewritten { until: now + RECENT, ..self }
     }
 }

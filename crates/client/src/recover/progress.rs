@@ -110,8 +110,8 @@ impl Notes {
         self.0.write_all(text.as_bytes())
     }
 
-    /// The server has lost what it had done of these. How far the inodes that they touch have come nobody knows, so they are at no
-    /// version: others may have brought them to the same one. On the disk when it returns.
+    /// The server has lost what it had done of these. How far the inodes that they touch have come nobody knows, so they are at
+    /// no version: others may have brought them to the same one. On the disk when it returns.
     pub(super) fn note_lost(&mut self, lsns: &[Lsn], inodes: &[(Fid, Fid)]) -> io::Result<()> {
         let mut text = String::new();
         for (fid, now) in inodes {

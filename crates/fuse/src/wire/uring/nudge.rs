@@ -92,7 +92,7 @@ struct State {
 
 impl State {
     /// What is to be done, which counts as done; or how long there is nothing.
-    fn to_do(&mut self, now: Instant) -> Result<ToDo, Option<Duration>> {
+    fn next(&mut self, now: Instant) -> Result<ToDo, Option<Duration>> {
         let has_tries = self.tries_left > 0;
         if !(has_tries || self.are_urgent) || self.owed.iter().all(|owed| *owed == 0) {
             return Err(None);
@@ -190,7 +190,7 @@ impl Nudges {
             if state.ended {
                 return None;
             }
-            state = match state.to_do(Instant::now()) {
+            state = match state.next(Instant::now()) {
                 Ok(to_do) => return Some(to_do),
                 Err(None) => self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),
                 Err(Some(wait)) => {
@@ -375,12 +375,12 @@ mod tests {
             nudges.still_owe(&[4]);
         }
         let later = Instant::now() + SHOW_LATEST;
-        assert_eq!(nudges.state().to_do(later), Err(None));
+        assert_eq!(nudges.state().next(later), Err(None));
         nudges.state().are_urgent = true;
-        assert_eq!(nudges.state().to_do(later), Ok(ToDo::Show));
-        assert_eq!(nudges.state().to_do(later), Err(Some(SHOW_AGAIN)));
-        assert_eq!(nudges.state().to_do(later + SHOW_AGAIN), Ok(ToDo::Show));
-        assert_eq!(nudges.state().to_do(later + SHOW_AGAIN), Err(Some(SHOW_AGAIN * 2)));
+        assert_eq!(nudges.state().next(later), Ok(ToDo::Show));
+        assert_eq!(nudges.state().next(later), Err(Some(SHOW_AGAIN)));
+        assert_eq!(nudges.state().next(later + SHOW_AGAIN), Ok(ToDo::Show));
+        assert_eq!(nudges.state().next(later + SHOW_AGAIN), Err(Some(SHOW_AGAIN * 2)));
     }
 
     fn look_up_of(name: &str) -> Vec<u8> {
