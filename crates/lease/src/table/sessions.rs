@@ -116,7 +116,7 @@ impl LeaseTable {
         self.contest_for(now, id, FenceReason::Expired(fid))
     }
 
-    /// As [`Table::contest`], of space that the session has set aside.
+    /// As [`LeaseTable::contest`], of space that the session has set aside.
     pub fn contest_space(&mut self, now: Monotonic, id: SessionId) -> Option<Duration> {
         self.contest_for(now, id, FenceReason::ExpiredWithSpace)
     }
