@@ -300,7 +300,9 @@ impl Drop for Client {
         if self.inner.is_closed() {
             return;
         }
-        if *self.inner.phase.borrow() != Phase::Connected || self.leaves_a_log() {
+        // Another process may have the session.
+        let is_away = *self.inner.away.borrow();
+        if is_away || *self.inner.phase.borrow() != Phase::Connected || self.leaves_a_log() {
             self.close();
             return;
         }

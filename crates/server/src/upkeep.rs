@@ -95,7 +95,7 @@ fn warn_of_waits(core: &mut Core, now: Monotonic) {
             };
             let blockers: Vec<String> = wait.blocked_by.iter().map(name_of).collect();
             tracing::warn!(session = %name_of(&waiting.session), op = waiting.kind.name(), %fid, ?waited, ?grace,
-                blocked_by = blockers.join(", "), at_most = ?wait.at_latest, "an operation waits");
+                blocked_by = blockers.join(", "), at_most = wait.at_latest.map(tracing::field::debug), "an operation waits");
         }
     }
     for (fid, call, waited) in lock_calls.warn_of(now, LONG_WAIT).take(WARNINGS) {

@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 const READY: &str = "ready";
 /// What it says before if the server has restarted and waits for those whom it knew.
 const GRACE: &str = "grace";
+/// What it says before if what an earlier mount had not told the server cannot be told any more.
+const KEPT: &str = "kept";
 /// So often the daemon looks what its first question waits for, and for so long it may not hear of the server.
 const LOOK: Duration = Duration::from_millis(500);
 const SILENCE: Duration = Duration::from_secs(30);
@@ -215,7 +217,15 @@ async fn serve(plan: Plan, log: Option<LogView>, is_daemon: bool) -> Result<(), 
         }
     };
     let mounted = match mount(&plan, on_grace).await {
-        Ok(mounted) => mounted,
+        Ok(mounted) => {
+            if mounted.client.stats().count("kept_logs") > 0 {
+                match is_daemon {
+                    true => println!("{KEPT}"),
+                    false => say_kept(),
+                }
+            }
+            mounted
+        }
         Err(error) if is_daemon => {
             println!("{} {error}", error.code());
             return Err(error);
@@ -364,10 +374,11 @@ pub(crate) fn await_daemon(
     let (mut waiting, mut said) = (waiting, String::new());
     for line in daemon.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
         said = line.map_err(CliError::io("the mount's daemon"))?;
-        if said != GRACE {
-            break;
+        match said.as_str() {
+            GRACE => drop(std::mem::replace(&mut waiting, grace())),
+            KEPT => say_kept(),
+            _ => break,
         }
-        drop(std::mem::replace(&mut waiting, grace()));
     }
     drop(waiting);
     match said.as_str() {
@@ -377,6 +388,13 @@ pub(crate) fn await_daemon(
             Err(daemon_error(said, &log_path))
         }
     }
+}
+
+fn say_kept() {
+    eprintln!(
+        "soda: changes that were made here before could not be told to the server: they are not in the volume, but kept; see \
+         `soda recover ls`"
+    );
 }
 
 fn grace_of(server: &str) -> String {

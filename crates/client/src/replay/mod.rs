@@ -187,7 +187,8 @@ fn is_for_now(error: &FsError) -> bool {
     matches!(error.errno, Errno::NoSpace | Errno::Io)
 }
 
-const SESSION_ENDED: &str = "the session has ended: somebody else needed what it had leases on";
+const SESSION_ENDED: &str = "the session has ended: somebody else needed what it had leases on, or the server restarted and this \
+                             client was not back within its grace period";
 
 const CANNOT_NOTE: &str = "how far a replay comes cannot be written to the local disk";
 

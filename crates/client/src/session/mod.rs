@@ -72,7 +72,7 @@ pub(crate) async fn supervise(inner: Arc<Inner>, first: Established, joinable: w
                 if std::mem::replace(&mut restarted_meanwhile, Restarted::No) == Restarted::Yes {
                     crate::lock(&inner.state).forget_unheld();
                 }
-                pause = Backoff::default();
+                pause = Backoff::within(welcome.term);
                 resume::let_go_on(&inner, id, welcome.key, &joinable);
                 inner.phase.send_if_modified(|phase| set_unless_closed(phase, Phase::Connected));
                 resume::after_restore(&inner, welcome.standing);
@@ -144,17 +144,24 @@ fn set_unless_closed(phase: &mut Phase, to: Phase) -> bool {
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,
+    longest: Duration,
     jitter: RandomState,
     attempts: u32,
 }
 
 impl Default for Backoff {
     fn default() -> Backoff {
-        Backoff { next: FIRST_PAUSE, jitter: RandomState::new(), attempts: 0 }
+        Backoff { next: FIRST_PAUSE, longest: LONGEST_PAUSE, jitter: RandomState::new(), attempts: 0 }
     }
 }
 
 impl Backoff {
+    /// Of a client with a session of this term. A server that has restarted waits little longer than that for those whom it knew:
+    /// whoever is alive must have tried it by then more than once.
+    fn within(term: Duration) -> Backoff {
+        Backoff { longest: LONGEST_PAUSE.min(term / 4).max(FIRST_PAUSE), ..Backoff::default() }
+    }
+
     /// Ends early when the client is closed.
     pub(crate) async fn wait(&mut self, inner: &Inner) {
         let pause = self.advance();
@@ -167,7 +174,7 @@ impl Backoff {
         // Between one half and the whole of the pause.
         let spread = self.jitter.hash_one(self.attempts) % 512;
         let pause = self.next / 2 + self.next / 1024 * u32::try_from(spread).unwrap_or(0);
-        self.next = (self.next * 2).min(LONGEST_PAUSE);
+        self.next = (self.next * 2).min(self.longest);
         pause
     }
 }
@@ -183,5 +190,14 @@ mod tests {
         assert!(pauses[0] <= FIRST_PAUSE);
         assert!(pauses[19] <= LONGEST_PAUSE && pauses[19] >= LONGEST_PAUSE / 2);
         assert!(pauses[12..].windows(2).any(|pair| pair[0] != pair[1]));
+    }
+
+    #[test]
+    fn who_has_a_short_term_tries_a_restarted_server_several_times_in_it() {
+        let term = Duration::from_secs(2);
+        let mut backoff = Backoff::within(term);
+        assert!((0..20).map(|_| backoff.advance()).all(|pause| pause <= term / 4));
+        let mut backoff = Backoff::within(Duration::from_secs(10));
+        assert!((0..20).map(|_| backoff.advance()).max() > Some(Duration::from_secs(1)));
     }
 }

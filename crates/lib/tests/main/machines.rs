@@ -34,12 +34,14 @@ async fn no_append_writes_over_another_one() {
     let append = OpenOptions::new().append(true).create(true);
     let mut work = Vec::new();
     for (seed, writes) in [(1, Writes::Through), (2, Writes::Delayed)] {
-        let file = cell.volume(writes).await.open("log", append).await.unwrap();
+        let volume = cell.volume(writes).await;
+        let file = volume.open("log", append).await.unwrap();
         work.push(tokio::spawn(async move {
             for _ in 0..EACH {
                 file.append(vec![seed; LEN]).await.unwrap();
             }
             file.close().await.unwrap();
+            volume.shutdown().await.unwrap();
         }));
     }
     for done in work {
