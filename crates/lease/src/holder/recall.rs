@@ -96,32 +96,26 @@ impl Holder {
     ///
     /// If the server has asked for more in the meantime, this answers for the first step only.
     pub fn finish_recall(&mut self, _now: Monotonic, fid: Fid, epoch: Epoch, in_use: InUse) -> RecallAck {
-        let answer = self.finish_node_recall(fid, epoch, in_use);
-        self.lower_member(fid, answer.kept);
-        answer
-    }
-
-    fn finish_node_recall(&mut self, fid: Fid, epoch: Epoch, in_use: InUse) -> RecallAck {
         let began = self.tick();
         let gone = RecallAck { fid, epoch, kept: None, in_use, uses: 0, part: None };
+        // If the lease that was asked for is gone, or replaced by a newer one, what a deep lease is said to cover was said since,
+        // and rests on nothing that is given up here: it stays, as what is cached of it does.
         let Some(held) = self.leases.get_mut(&fid) else { return gone };
         let Some(asked) = held.recall.filter(|asked| asked.first <= epoch) else {
-            // Replaced by a newer lease: the recall was of the one before.
             let kept = if epoch == held.epoch { Some(held.mode) } else { None };
             return RecallAck { kept, ..gone };
         };
         let uses = std::mem::take(&mut held.uses);
-        let answer = RecallAck { epoch: asked.epoch, uses, ..gone };
-        if asked.steps > 1 {
+        let kept = match asked.to {
             // Only one step can come before giving up: lowering to read.
-            held.mode = Mode::Read;
-            held.recall = Some(Asked { steps: asked.steps - 1, ..asked });
-            return RecallAck { kept: Some(Mode::Read), ..answer };
-        }
-        match asked.to {
+            _ if asked.steps > 1 => {
+                held.mode = Mode::Read;
+                held.recall = Some(Asked { steps: asked.steps - 1, ..asked });
+                Some(Mode::Read)
+            }
             None => {
                 self.leases.remove(&fid);
-                answer
+                None
             }
             Some(mode) => {
                 held.mode = held.mode.min(mode);
@@ -129,9 +123,11 @@ impl Holder {
                 held.recall = None;
                 // What is on the way may be of before a change of our own that others can see from now on.
                 held.began = began;
-                RecallAck { kept: Some(held.mode), ..answer }
+                Some(held.mode)
             }
-        }
+        };
+        self.lower_member(fid, kept);
+        RecallAck { epoch: asked.epoch, kept, uses, ..gone }
     }
 
     /// Objects whose recall is being worked on: to be reported as progress while it takes long.

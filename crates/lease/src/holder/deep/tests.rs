@@ -281,6 +281,34 @@ fn a_recall_of_a_node_lease_that_was_not_heard_of_drops_what_is_covered() {
     assert_eq!((ack.fid, ack.part, ack.kept), (f(2), None, R));
 }
 
+/// Found by the simulation with seed 146 (`--deep`). The server asked for a node lease to be lowered, and started anew; that was
+/// reclaimed, asked for again, and given back, all before the caches were down for the first time.
+#[test]
+fn late_work_for_a_node_lease_that_is_gone_leaves_what_is_covered_since() {
+    let recall = |epoch, to| Recall { fid: f(7), part: None, ..question(7, epoch, to) };
+    let to_seven = covered(Mode::Read, 7);
+    let mut holder = holder();
+    get(&mut holder, &[node(Mode::Write, 7, 6)], &[]);
+    assert!(matches!(holder.handle_recall(secs(1), &recall(6, R)), RecallStep::Drop { .. }));
+    holder.fall_back_to_nodes();
+    let list = holder.reclaim_list(secs(1));
+    let again = list.iter().zip(1000..).map(|(grant, epoch)| Some(Grant { epoch: Epoch(epoch), ..*grant }));
+    let (ticket, again) = (holder.begin_request(secs(1)), again.collect::<Vec<_>>());
+    assert_eq!(holder.handle_reclaimed(secs(1), ticket, &list, &again), []);
+    assert!(matches!(holder.handle_recall(secs(1), &recall(1010, None)), RecallStep::Drop { .. }));
+    assert_eq!(holder.finish_recall(secs(1), f(7), Epoch(1010), InUse::No).kept, None);
+    assert_eq!((may(&holder, 7), holder.holding(f(7))), (None, None));
+    get(&mut holder, &[deep(Mode::Read, 1011)], &[to_seven]);
+    let holding = holder.holding(f(7));
+    assert_eq!(may(&holder, 7), R);
+    // The kernel was told that it may keep what it has, so the next question has to find it.
+    let late = holder.finish_recall(secs(1), f(7), Epoch(6), InUse::No);
+    assert_eq!((late.epoch, late.kept), (Epoch(6), None));
+    assert_eq!((may(&holder, 7), holder.holding(f(7))), (R, holding));
+    let alone = Recall { part: Some(LeasePart::object(f(7))), ..question(7, 1012, None) };
+    assert_eq!(holder.handle_recall(secs(1), &alone), drop_part(1012, None, &[7]));
+}
+
 #[test]
 fn a_deep_lease_is_given_back_and_reclaimed() {
     let mut kept = holder();

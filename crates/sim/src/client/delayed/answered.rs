@@ -105,6 +105,10 @@ impl Client {
         // Again, behind the one before it; under another tag, so that a copy of this answer counts for nothing.
         if let Some(sending) = delayed.kept.under_way.iter_mut().find(|sending| sending.request == Some(tag))
         {
+            // A copy of the request came out of turn, and another one did not. What became of that was heard first.
+            if sending.answer.is_some() {
+                return;
+            }
             (sending.request, sending.sent_on) = (None, None);
             if why == Undone::Busy {
                 sending.not_before = now + PAUSE;
