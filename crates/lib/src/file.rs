@@ -4,7 +4,7 @@ use crate::error::{At, Result};
 use crate::options::OpenOptions;
 use bytes::{Bytes, BytesMut};
 use soda_client::{Client, KillPriv, LockWait, OpenFile, WriteAt};
-use soda_types::{Attr, Errno, FsError, FsResult, Lock, LockFamily, LockMode, LockOwner, SetAttr};
+use soda_types::{Attr, Errno, FsResult, Lock, LockFamily, LockMode, LockOwner, SetAttr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,11 +77,7 @@ impl File {
     pub async fn write_at(&self, offset: u64, data: impl Into<Bytes>) -> Result<()> {
         let work = async {
             allowed(self.options.write)?;
-            let (mut rest, mut at) = (data.into(), offset);
-            while !rest.is_empty() {
-                at += self.write_piece(WriteAt::Offset(at), &mut rest).await?.1;
-            }
-            FsResult::Ok(())
+            self.client.write_all(&self.open, WriteAt::Offset(offset), data.into(), self.kill).await
         };
         work.await.at("write", &self.path)
     }
@@ -94,25 +90,15 @@ impl File {
     pub async fn append(&self, data: impl Into<Bytes>) -> Result<u64> {
         let work = async {
             allowed(self.options.writes())?;
-            let mut rest = data.into();
-            let (first, _) = self.write_piece(WriteAt::End, &mut rest).await?;
-            while !rest.is_empty() {
-                self.write_piece(WriteAt::End, &mut rest).await?;
+            let data = data.into();
+            let first = self.client.write(&self.open, WriteAt::End, data.clone(), self.kill).await?;
+            let rest = data.slice(usize::try_from(first.len).map_or(data.len(), |len| len.min(data.len()))..);
+            if !rest.is_empty() {
+                self.client.write_all(&self.open, WriteAt::End, rest, self.kill).await?;
             }
-            FsResult::Ok(first)
+            FsResult::Ok(first.offset)
         };
         work.await.at("append to", &self.path)
-    }
-
-    /// Where it was written, and how much.
-    async fn write_piece(&self, at: WriteAt, rest: &mut Bytes) -> FsResult<(u64, u64)> {
-        let piece = rest.slice(..rest.len().min(self.client.max_io() as usize));
-        let written = self.client.write(&self.open, at, piece.clone(), self.kill).await?;
-        if written.len == 0 && !piece.is_empty() {
-            return Err(FsError::new(Errno::Io, "nothing was written"));
-        }
-        let _ = rest.split_to(usize::try_from(written.len).unwrap_or(usize::MAX).min(piece.len()));
-        Ok((written.offset, written.len))
     }
 
     /// Cuts it, or extends it with zeros.
