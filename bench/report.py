@@ -4,7 +4,7 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from goals import Goal, Judged, judge
+from goals import DOOR, Goal, Judged, judge
 from phases import Kind, Trials
 
 BASELINES = ["local", "passthrough"]
@@ -222,6 +222,25 @@ def goal_table(verdicts: dict[str, list[Judged]]) -> list[str]:
         cells = " | ".join(values.get(name, "") for name in verdicts)
         lines.append(f"| {goal.words} | {goal.bound.value} {short(goal.limit)} | {cells} |")
     return lines
+
+
+def door_text(result: dict) -> str:
+    """What the kernel's requests cost, and what of it was aimed at. Markdown."""
+    lines = [
+        where(result),
+        f"`{command(result)}`; stolen by the host {result['usage']['steal']:.1%}:",
+        rounds_of(result["rounds"]),
+        "In round brackets relative to the pass-through: above 1 is better.",
+        "",
+        *door_goals(result),
+        "",
+        *table("figure", result["door"], result["figures"], speed_cell),
+    ]
+    return "\n".join(lines)
+
+
+def door_goals(result: dict) -> list[str]:
+    return goal_table({"idle": judge(result["figures"], DOOR)})
 
 
 def policies_text(result: dict) -> str:
