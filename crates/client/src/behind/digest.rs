@@ -197,12 +197,12 @@ impl State {
         match (error.errno, refused) {
             // The one before it was not applied, or comes again: nothing is wrong with this one.
             (Errno::TryAgain, None) if place > Some(0) => {
-                self.digests_lost(id);
+                self.digests_lost(now, id);
                 Refused::Later
             }
             (Errno::NoSpace, _) if self.behind.room == ServerRoom::Enough => {
                 self.behind.room = ServerRoom::Short;
-                self.digests_lost(id);
+                self.digests_lost(now, id);
                 Refused::Later
             }
             // Others may give space back; and what a disk refuses once it may take later.
@@ -212,20 +212,20 @@ impl State {
                     self.behind.room = if freeing { ServerRoom::None } else { ServerRoom::Short };
                 }
                 self.behind.waiting.note_failed(id, error);
-                self.digests_lost(id);
+                self.digests_lost(now, id);
                 self.behind.stalled_until = now + STALL;
                 Refused::Later
             }
             // Who waits for what is not given up with it waits on.
             (_, Some(record)) => {
-                self.digests_lost(id);
+                self.digests_lost(now, id);
                 Refused::ForGood(Refusal { record, touched: under_way.touched })
             }
         }
     }
 
     /// The server has neither this digest nor any later one: their records are pending again.
-    pub(super) fn digests_lost(&mut self, from: DigestId) {
+    pub(super) fn digests_lost(&mut self, now: Monotonic, from: DigestId) {
         self.behind.under_way.retain(|under_way| under_way.id < from);
         if self.behind.log.has_undurable_from(from) {
             self.behind.losses += 1;
@@ -240,7 +240,7 @@ impl State {
             disk.push(Entry::Lost { from: Sequence(from.0) });
         }
         self.count_records();
-        self.behind.waiting.note_lost();
+        self.behind.waiting.note_lost(now, &self.behind.log, from);
         self.behind.news.notify_one();
     }
 

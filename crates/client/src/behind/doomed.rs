@@ -204,7 +204,7 @@ mod tests {
         state.inode(fid(1)).log.told_in = id;
         write(&mut state, fid(1));
         assert!(!state.need_not_be_told(fid(1), InUse::No) && state.need_not_be_told(fid(2), InUse::No));
-        state.digests_lost(id);
+        state.digests_lost(Monotonic::ZERO, id);
         assert!(state.need_not_be_told(fid(1), InUse::No), "the server has not got it");
     }
 }

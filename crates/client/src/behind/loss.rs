@@ -124,7 +124,9 @@ impl State {
         }
         let lost = self.forget_lost(records);
         self.behind.note_less();
-        self.behind.waiting.note_given_up(&self.behind.log);
+        if !lost.records.is_empty() {
+            self.behind.waiting.note_given_up(&self.behind.log);
+        }
         lost
     }
 
@@ -203,7 +205,7 @@ impl State {
     /// The server has started anew and says what its store has of the digests. What it lacks is pending again: what it had
     /// applied, of which the number of records is returned, and what has no answer. That may rest on what was lost of others, or
     /// of what went through: what a reclaim finds to be without a lease is given up, and only of what is pending.
-    pub(crate) fn restore_log(&mut self, stored: DigestId) -> usize {
+    pub(crate) fn restore_log(&mut self, now: Monotonic, stored: DigestId) -> usize {
         let lacks = DigestId(stored.0 + 1);
         let (log, before) = (&self.behind.log, self.behind.log.pending_count());
         let in_doubt = log.under_way_records_from(lacks).count();
@@ -211,7 +213,7 @@ impl State {
         if !log.has_undurable_from(lacks) && in_doubt == 0 {
             return 0;
         }
-        self.digests_lost(lacks);
+        self.digests_lost(now, lacks);
         self.behind.log.pending_count() - before - in_doubt
     }
 }
@@ -361,9 +363,9 @@ impl Inner {
     pub(crate) fn restore_digests(self: &Arc<Inner>, welcome: &SessionWelcome) {
         let Some(slots) = self.slots.digest_slots() else { return };
         let stored = DigestId(slots.stored(welcome).0);
-        let mut state = crate::lock(&self.state);
+        let (mut state, now) = self.locked();
         state.behind.reserve.note_another_run();
-        let again = state.restore_log(stored);
+        let again = state.restore_log(now, stored);
         if again > 0 {
             state.behind.restoring = Some(state.behind.log.last_lsn());
         }

@@ -35,6 +35,12 @@ fn apply(behind: &mut Behind, id: DigestId) {
     behind.waiting.note_applied(Monotonic::ZERO, id);
 }
 
+/// The server has neither this digest nor any later one.
+fn lose(behind: &mut Behind, from: DigestId) {
+    behind.log.handle_lost(from);
+    behind.waiting.note_lost(Monotonic::ZERO, &behind.log, from);
+}
+
 /// The next digest, which the server applies; nothing if there is none.
 fn digest(behind: &mut Behind, now: Monotonic) -> Vec<Lsn> {
     let Some((digest, _)) = behind.choose(now) else { return Vec::new() };
@@ -57,6 +63,41 @@ fn who_waits_for_what_is_lost_beside_a_digest_of_others_is_told() {
     others.try_recv().unwrap_err();
     apply(&mut behind, under_way);
     others.try_recv().unwrap().unwrap();
+}
+
+/// The server has been killed after it applied a digest whose answer is still to come, and before it got the next one.
+#[test]
+fn who_waits_for_a_digest_before_those_that_are_lost_waits_for_its_answer() {
+    let mut behind = Behind::new(WritePolicy::Through);
+    let up_to = write(&mut behind, 1);
+    let (mut file, mut all) = (wait_for(&mut behind, 1), behind.wait_for(What::UpTo(up_to)));
+    let first = send(&mut behind, 1);
+    write(&mut behind, 2);
+    let mut beside = wait_for(&mut behind, 2);
+    let second = send(&mut behind, 2);
+    let mut nothing_of_its_own = wait_for(&mut behind, 3);
+    lose(&mut behind, second);
+    assert_eq!(behind.log.give_up(&[fid(2)]).len(), 1);
+    behind.waiting.note_given_up(&behind.log);
+    assert_eq!(beside.try_recv().unwrap().unwrap_err().errno, Errno::Io);
+    for waits in [&mut file, &mut all, &mut nothing_of_its_own] {
+        waits.try_recv().unwrap_err();
+    }
+    apply(&mut behind, first);
+    for mut waits in [file, all, nothing_of_its_own] {
+        waits.try_recv().unwrap().unwrap();
+    }
+}
+
+/// He waited for the end of what others had under way.
+#[test]
+fn who_has_nothing_in_what_is_lost_waits_for_nothing_any_more() {
+    let mut behind = Behind::new(WritePolicy::Through);
+    write(&mut behind, 1);
+    let others = send(&mut behind, 1);
+    let mut waits = wait_for(&mut behind, 2);
+    lose(&mut behind, others);
+    waits.try_recv().unwrap().unwrap();
 }
 
 #[test]
@@ -333,8 +374,7 @@ fn whose_digest_is_lost_waits_for_another_one_and_its_sync() {
     let mut waits = fsync(&mut behind, now, 1);
     let lost = send(&mut behind, 1);
     behind.waiting.sync_along(now, lost);
-    behind.log.handle_lost(lost);
-    behind.waiting.note_lost();
+    lose(&mut behind, lost);
     let again = send(&mut behind, 1);
     assert_eq!(behind.waiting.sync_along(now, again), Some(fid(1)));
     assert_eq!(end_along(&mut behind, lost, Ok(())), 0, "not what he waits for");

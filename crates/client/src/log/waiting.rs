@@ -283,9 +283,13 @@ impl Waiters {
         self.wake(concerned, Err(error));
     }
 
-    /// What was under way or applied is pending again.
-    pub(crate) fn note_lost(&mut self) {
-        self.list.iter_mut().for_each(|waiter| (waiter.last, waiter.sync) = (None, Asked::NotYet));
+    /// What this digest and later ones brought is pending again. Who waits for an earlier one waits on: it has its answer still to
+    /// come. So does who has nothing in what was lost, for those that are left.
+    pub(crate) fn note_lost(&mut self, now: Monotonic, log: &Log, from: DigestId) {
+        for waiter in self.list.iter_mut().filter(|waiter| waiter.last.is_some_and(|last| last >= from)) {
+            (waiter.last, waiter.sync) = (None, Asked::NotYet);
+        }
+        self.note_set_aside(now, log);
     }
 
     /// Records were lost. Who waited for the last of them waits for nothing: no digest will bring it, so none will wake him.

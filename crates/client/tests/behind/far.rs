@@ -132,6 +132,39 @@ async fn digests_under_way_when_the_power_of_the_server_goes_are_told_again() {
     assert_all(&cell, 32 << 20).await;
 }
 
+/// It is killed after it has applied some of what is under way, and before the answer of that is here: nothing is lost, so nobody
+/// may hear that something was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_the_server_fails_nobody_who_waits_for_what_is_under_way() {
+    let mut cell = Cell::start();
+    let far = Far::before(cell.addr, FAR).await;
+    let write = WritePolicy::Behind(WriteBehind { max_bytes: 8 << 20, ..WriteBehind::default() });
+    let a = writer_with(ClientConfig { server: far.addr.to_string(), write, ..cell.client_config() }).await;
+    let file = file(&a, "big", "x").await;
+    a.fsync_file(&file).await.unwrap();
+    let writing = tokio::spawn({
+        let (a, file) = (Arc::clone(&a), Arc::clone(&file));
+        async move { write_all(&a, &file, 48 << 20).await }
+    });
+    let fsyncing = tokio::spawn({
+        let a = Arc::clone(&a);
+        async move {
+            for number in 0..40 {
+                let small = self::file(&a, &format!("small{number}"), "x").await;
+                a.fsync_file(&small).await.unwrap();
+            }
+        }
+    });
+    for _ in 0..4 {
+        wait_until("several digests", || async { far.open() >= 2 || writing.is_finished() }).await;
+        cell.restart();
+    }
+    writing.await.unwrap();
+    fsyncing.await.unwrap();
+    assert_eq!((a.stats().count("lost_records"), a.stats().count("sessions_lost")), (0, 0));
+    assert_all(&cell, 48 << 20).await;
+}
+
 async fn write_all(client: &Arc<Client>, file: &OpenFile, bytes: usize) {
     let piece = bytes::Bytes::from(vec![7; PIECE]);
     for at in (0..bytes).step_by(PIECE) {

@@ -80,9 +80,20 @@ fn namespace() -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
     use std::process::{Command, Stdio};
+    use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+    /// A process that is being started has all open files of this one until it has become its program, and with them the locks of
+    /// other tests.
+    static STARTING: RwLock<()> = RwLock::new(());
+
+    /// While this lives nobody starts a process, so what is let go is free at once.
+    pub(in super::super) fn nobody_starts() -> RwLockReadGuard<'static, ()> {
+        STARTING.read().unwrap_or_else(PoisonError::into_inner)
+    }
 
     fn named(lock: &Path, pid: u32) {
         let Process { started, .. } = process(&pid.to_string()).unwrap();
@@ -96,11 +107,16 @@ mod tests {
         note(lock.as_file(), "host:/a b");
         assert_eq!(of(lock.path()), Holder::Alive, "this process");
         assert_eq!(client_of(lock.path()).unwrap(), "host:/a b");
+        let starting = STARTING.write().unwrap_or_else(PoisonError::into_inner);
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        drop(starting);
         named(lock.path(), child.id());
         assert_eq!(of(lock.path()), Holder::Alive);
         child.kill().unwrap();
-        // Its signal waits, it exits, or it is a zombie: nobody has asked for its end.
+        // Its signal waits, it exits, or it is a zombie: nobody has asked for its end. Between the first two Linux has a moment in
+        // which neither can be seen.
+        let id = WaitId::Pid(Pid::from_child(&child));
+        waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
         assert_eq!(of(lock.path()), Holder::Ending);
         child.wait().unwrap();
         assert_eq!(of(lock.path()), Holder::Ending, "it is gone");

@@ -322,6 +322,7 @@ fn directories(dir: &Path) -> io::Result<Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::holder::tests::nobody_starts;
     use super::*;
 
     fn left(cache_dir: &Path) -> Vec<PathBuf> {
@@ -331,6 +332,7 @@ mod tests {
 
     #[test]
     fn a_log_is_of_one_client_at_a_time_and_left_when_it_is_gone() {
+        let _nobody_starts = nobody_starts();
         let cache = tempfile::tempdir().unwrap();
         let place = Place::take(cache.path(), "host:/mnt").unwrap();
         let other = Place::take(cache.path(), "host:/mnt").unwrap();

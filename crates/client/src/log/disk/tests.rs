@@ -37,6 +37,7 @@ fn push(log: &DiskLog, lsn: u64) {
 }
 
 fn left(cache_dir: &Path) -> Vec<segments::Found> {
+    let _nobody_starts = holder::tests::nobody_starts();
     let places = place::numbered(cache_dir).unwrap();
     let claimed = places.iter().filter(|dir| matches!(Place::claim(dir).unwrap(), Claim::Mine(_)));
     claimed.map(|dir| segments::read(dir).unwrap().unwrap()).collect()
