@@ -131,6 +131,8 @@ def through(words: str, figure: str, bound: Bound, limit: float, nature: Nature 
     return Goal(f"write=through: {words}", figure, None, bound, limit, nature, target="soda-through")
 
 
+COUNT = Nature.REQUESTS
+
 OF_ONE = {
     "unlink": 3.05,
     "mkdir": 3.05,
@@ -155,6 +157,10 @@ GOALS += [
     *(
         through(f"{operation}: requests to the daemon", f"requests per {operation}", MOST, most, Nature.REQUESTS)
         for operation, most in OF_ONE.items()
+    ),
+    *(
+        Goal(f"io_uring: {operation}: requests to the daemon", f"requests per {operation}", None, MOST, most, COUNT, "soda-uring")
+        for operation, most in {**OF_ONE, "create": 6.1}.items()
     ),
     through("creates, the best of 2, 4 and 8 clients over one", "create, best over 1 client", LEAST, 1.0),
     through("fsync'ed creates, 8 threads over 1", "fsync creates, 8 threads over 1", LEAST, 2.0),

@@ -8,7 +8,7 @@ mod null;
 
 use null::{KEPT, NullMount};
 use rustix::fs::{AtFlags, StatxFlags, statx};
-use soda_fuse::wire::Cores;
+use soda_fuse::wire::Readers;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -20,8 +20,10 @@ use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: door WHAT, each prints lines of a name and a figure
 
-serve DIR TRANSPORT CORES  mounts the null file system until the end of its input; of a line `store` it says what giving
-                           the kernel 4 KiB of a file takes (FUSE_NOTIFY_STORE): p50 and p99, us
+serve DIR TRANSPORT CORES THREADS
+                           mounts the null file system until the end of its input, with so many threads that read /dev/fuse;
+                           of a line `store` it says what giving the kernel 4 KiB of a file takes (FUSE_NOTIFY_STORE): p50 and
+                           p99, us
 stat FILE                  what one statx that asks takes: p50 and p99, us
 stat4 FILE                 such calls by four threads, a second
 create DIR                 files of 4 KiB created, written and closed, a second
@@ -33,7 +35,7 @@ const WARM_UP: Duration = Duration::from_millis(200);
 const TIME: Duration = Duration::from_millis(1000);
 const MIB: usize = 1 << 20;
 const SMALL: usize = 4096;
-const CREATED: usize = 2000;
+const STORED: u64 = 2000;
 /// Of a file that is read, what is judged by itself: a daemon's first memory.
 const BEGINNING: usize = 256 * MIB;
 
@@ -41,7 +43,10 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
-        ["serve", dir, transport, cores] => serve(dir.as_ref(), transport, cores),
+        ["serve", dir, transport, cores, threads] => {
+            let readers = Readers { threads: threads.parse().unwrap(), cores: cores.parse().unwrap() };
+            serve(dir.as_ref(), transport, readers)
+        }
         ["stat", file] => percentiles(&mut times(stat_of(&File::open(file).unwrap()))),
         ["stat4", file] => stat_by_four(file.as_ref()),
         ["create", dir] => create(dir.as_ref()),
@@ -56,10 +61,10 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn serve(dir: &Path, transport: &str, cores: &str) {
+fn serve(dir: &Path, transport: &str, readers: Readers) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let cores: Cores = cores.parse().unwrap();
-    let mount = NullMount::try_start_in(dir, transport.parse().unwrap(), cores, runtime.handle()).unwrap();
+    let mount =
+        NullMount::try_start_with(dir, transport.parse().unwrap(), readers, runtime.handle()).unwrap();
     mount.fs.keeps_root.store(true, Ordering::Relaxed);
     mount.fs.sums_nothing.store(true, Ordering::Relaxed);
     for line in std::io::stdin().lines() {
@@ -72,7 +77,7 @@ fn serve(dir: &Path, transport: &str, cores: &str) {
 /// Pages that the kernel has not had yet.
 fn store(mount: &NullMount) {
     let mut times = Vec::new();
-    for number in KEPT..KEPT + CREATED as u64 {
+    for number in KEPT..KEPT + STORED {
         // What the kernel does not know it does not take.
         mount.file(number).metadata().unwrap();
         mount.invalidate(number).unwrap();
@@ -104,12 +109,12 @@ fn open(file: &Path) {
 }
 
 fn create(dir: &Path) {
-    let data = [7; SMALL];
-    let begin = Instant::now();
-    for number in 0..CREATED {
+    let (data, mut number) = ([7; SMALL], 0);
+    let made = times(|| {
+        number += 1;
         File::create_new(dir.join(format!("new{number}"))).unwrap().write_all(&data).unwrap();
-    }
-    println!("rate {}", CREATED as f64 / begin.elapsed().as_secs_f64());
+    });
+    println!("rate {}", made.len() as f64 / TIME.as_secs_f64());
 }
 
 /// So little that a file system which delays writes need not wait for anybody.

@@ -283,7 +283,7 @@ impl Waiters {
         self.wake(concerned, Err(error));
     }
 
-    /// What this digest and later ones brought is pending again. Who waits for an earlier one waits on: it has its answer still to
+    /// What this digest and later ones brought is pending again. Who waits for an earlier one waits on: its answer is still to
     /// come. So does who has nothing in what was lost, for those that are left.
     pub(crate) fn note_lost(&mut self, now: Monotonic, log: &Log, from: DigestId) {
         for waiter in self.list.iter_mut().filter(|waiter| waiter.last.is_some_and(|last| last >= from)) {

@@ -157,6 +157,7 @@ async fn a_restart_of_the_server_fails_nobody_who_waits_for_what_is_under_way() 
     });
     for _ in 0..4 {
         wait_until("several digests", || async { far.open() >= 2 || writing.is_finished() }).await;
+        far.cut();
         cell.restart();
     }
     writing.await.unwrap();

@@ -360,15 +360,15 @@ impl NullMount {
         choice: TransportChoice,
         runtime: &tokio::runtime::Handle,
     ) -> Result<NullMount, ConnectError> {
-        NullMount::try_start_in(dir, choice, cores(), runtime)
+        NullMount::try_start_with(dir, choice, Readers { threads: 3, cores: cores() }, runtime)
     }
 
     /// # Errors
     /// As [`NullMount::try_start`].
-    pub(crate) fn try_start_in(
+    pub(crate) fn try_start_with(
         dir: &Path,
         choice: TransportChoice,
-        cores: Cores,
+        readers: Readers,
         runtime: &tokio::runtime::Handle,
     ) -> Result<NullMount, ConnectError> {
         let fd: OwnedFd =
@@ -379,7 +379,6 @@ impl NullMount {
         let device = Device::new(fd);
         let fs = NullFs::default();
         fs.0.dir.set(dir.to_owned()).unwrap();
-        let readers = Readers { threads: 3, cores };
         let served = Connection::negotiate(&device, choice).and_then(|connection| {
             let (agreement, answers) = (connection.agreement(), connection.answers());
             Ok((connection.serve(readers, Arc::new(fs.clone()), runtime)?, agreement, answers))

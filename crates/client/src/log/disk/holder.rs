@@ -113,7 +113,7 @@ pub(super) mod tests {
         named(lock.path(), child.id());
         assert_eq!(of(lock.path()), Holder::Alive);
         child.kill().unwrap();
-        // Its signal waits, it exits, or it is a zombie: nobody has asked for its end. Between the first two Linux has a moment in
+        // A zombie: nobody has asked for its end. Just before, between the signal that waits and the exit, Linux has a moment in
         // which neither can be seen.
         let id = WaitId::Pid(Pid::from_child(&child));
         waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
