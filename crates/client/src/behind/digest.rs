@@ -240,7 +240,7 @@ impl State {
             disk.push(Entry::Lost { from: Sequence(from.0) });
         }
         self.count_records();
-        self.behind.waiting.note_lost();
+        self.behind.waiting.note_lost(from);
         self.behind.news.notify_one();
     }
 

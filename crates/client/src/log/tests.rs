@@ -334,7 +334,7 @@ fn whose_digest_is_lost_waits_for_another_one_and_its_sync() {
     let lost = send(&mut behind, 1);
     behind.waiting.sync_along(now, lost);
     behind.log.handle_lost(lost);
-    behind.waiting.note_lost();
+    behind.waiting.note_lost(lost);
     let again = send(&mut behind, 1);
     assert_eq!(behind.waiting.sync_along(now, again), Some(fid(1)));
     assert_eq!(end_along(&mut behind, lost, Ok(())), 0, "not what he waits for");
@@ -342,4 +342,27 @@ fn whose_digest_is_lost_waits_for_another_one_and_its_sync() {
     waits.try_recv().unwrap_err();
     assert_eq!(end_along(&mut behind, again, Ok(())), 1);
     waits.try_recv().unwrap().unwrap();
+}
+
+/// The server comes back with the first of two digests under way, and others may have changed what the second one changed.
+#[test]
+fn who_waits_for_a_digest_before_those_that_are_lost_waits_for_that_alone() {
+    let now = Monotonic::ZERO + Duration::from_millis(500);
+    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
+    let mut synced = fsync(&mut behind, now, 1);
+    let mut told = wait_for(&mut behind, 1);
+    let first = send(&mut behind, 1);
+    behind.waiting.sync_along(now, first);
+    let mut waits = fsync(&mut behind, now, 2);
+    let second = send(&mut behind, 2);
+    behind.log.handle_lost(second);
+    behind.waiting.note_lost(second);
+    behind.log.give_up(&[fid(2)]);
+    behind.waiting.note_given_up(&behind.log);
+    assert_eq!(waits.try_recv().unwrap().unwrap_err().errno, Errno::Io);
+    synced.try_recv().unwrap_err();
+    apply(&mut behind, first);
+    told.try_recv().unwrap().unwrap();
+    assert_eq!(end_along(&mut behind, first, Ok(())), 1);
+    synced.try_recv().unwrap().unwrap();
 }

@@ -283,9 +283,11 @@ impl Waiters {
         self.wake(concerned, Err(error));
     }
 
-    /// What was under way or applied is pending again.
-    pub(crate) fn note_lost(&mut self) {
-        self.list.iter_mut().for_each(|waiter| (waiter.last, waiter.sync) = (None, Asked::NotYet));
+    /// What was under way or applied is pending again, from this digest on. Who waits for one before it waits on for that: were he
+    /// to wait for another one, he would hear of the loss of what is not his.
+    pub(crate) fn note_lost(&mut self, from: DigestId) {
+        let waiters = self.list.iter_mut().filter(|waiter| waiter.last.is_some_and(|last| last >= from));
+        waiters.for_each(|waiter| (waiter.last, waiter.sync) = (None, Asked::NotYet));
     }
 
     /// Records were lost. Who waited for the last of them waits for nothing: no digest will bring it, so none will wake him.
