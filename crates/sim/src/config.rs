@@ -62,7 +62,7 @@ pub enum FileLocks {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
     All,
-    /// What a seed stood for at first: one digest after the other, fsync at the server, no file locks.
+    /// What a seed stood for at first: one digest after the other, fsync at the server and in two steps, no file locks.
     Plain,
 }
 
@@ -79,6 +79,7 @@ pub enum Writes {
 pub struct Behind {
     pub log: LogPlace,
     pub fsync: Fsync,
+    pub syncs: Syncs,
     /// What has waited for so long is sent.
     pub age: Duration,
     /// As soon as so many records wait, they are sent.
@@ -107,6 +108,15 @@ pub enum Fsync {
     Server,
     /// The client's has, where that is enough; then the client's machine loses its power at times, too. For logs on a disk.
     Local,
+}
+
+/// When a client asks for the sync of an fsync that has something to tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Syncs {
+    /// Along with the digest that tells the last of it.
+    Along,
+    /// When that has its answer.
+    Afterwards,
 }
 
 /// What is made of a seed.
@@ -256,6 +266,7 @@ impl SimConfig {
                 LogPlace::Memory => Fsync::Server,
                 LogPlace::Disk => Rng::new(seed ^ 0xf5f5_f5f5).pick(&[Fsync::Server, Fsync::Local]),
             },
+            syncs: Syncs::Along,
             age: rng.pick(&[term / 20, term / 4, term]),
             records: rng.pick(&[4, 1000]),
             largest: rng.pick(&[2, 1000]),
@@ -395,7 +406,12 @@ impl SimConfig {
     pub fn plain(self) -> SimConfig {
         let writes = match self.writes {
             Writes::Through => Writes::Through,
-            Writes::Behind(behind) => Writes::Behind(Behind { digests: 1, fsync: Fsync::Server, ..behind }),
+            Writes::Behind(behind) => Writes::Behind(Behind {
+                digests: 1,
+                fsync: Fsync::Server,
+                syncs: Syncs::Afterwards,
+                ..behind
+            }),
         };
         SimConfig { extent: Extent::Plain, writes, locks: FileLocks::Unused, ..self }
     }

@@ -32,6 +32,8 @@ pub struct Context {
     pub locks_here: u64,
     /// fsyncs that the client's own disk was enough for.
     pub synced_here: u64,
+    /// fsyncs that a sync along with their digest was enough for.
+    pub synced_along: u64,
     uids: u64,
     queue: BTreeMap<(Time, u64), Event>,
     scheduled: u64,
@@ -52,6 +54,7 @@ impl Context {
             locks: 0,
             locks_here: 0,
             synced_here: 0,
+            synced_along: 0,
             uids: 0,
             queue: BTreeMap::new(),
             scheduled: 0,

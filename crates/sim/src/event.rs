@@ -79,6 +79,8 @@ pub enum Event {
 pub enum Step {
     Apply,
     Finish,
+    /// The end of one that was asked for along with a digest.
+    Sync,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

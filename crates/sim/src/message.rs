@@ -99,8 +99,10 @@ pub enum ToServer {
     /// Makes durable whatever has been applied.
     Sync {
         tag: Tag,
-        /// The fsync that it is for, if it is for one. Only for the invariants.
-        uid: Option<OpUid>,
+        /// Whatever has been applied when this digest is: then it begins.
+        after: Option<DigestId>,
+        /// The fsyncs that it is for. Only for the invariants.
+        uids: Vec<OpUid>,
     },
     /// The last one has no claims, and is sent when what was refused is dropped: only then are others let in to it.
     Reclaim {
@@ -171,6 +173,10 @@ pub enum ToClient {
     Synced {
         tag: Tag,
         durable: DigestId,
+    },
+    /// Nothing was done: the digest that it was to come after was not applied, or is not known any more.
+    SyncOutOfTurn {
+        tag: Tag,
     },
     Reclaimed {
         tag: Tag,

@@ -80,6 +80,18 @@ pub enum Sabotage {
     /// The server goes on to answer with what a holder has said once.
     KeepDescriptions,
 
+    // With syncs along with digests:
+    /// The server does not wait for the digest that a sync was sent along with.
+    SyncAtOnce,
+    /// Nor does it ask whether that was applied.
+    SyncOutOfTurn,
+    /// fsync returns though the server has not done the sync, because it has not applied the digest.
+    TakeOutOfTurn,
+    /// It asks for the sync along with the first digest that tells of the file, whatever is left.
+    SyncWithPart,
+    /// It shares a sync that has been asked for along with a digest before it was called.
+    ShareAlong,
+
     // With `fsync=local`:
     /// fsync does not sync the log on the local disk.
     SyncHereNothing,
@@ -154,6 +166,15 @@ impl Sabotage {
 
     /// Found with [`SimConfig::behind`](crate::SimConfig::behind) where several digests are under way.
     pub const DIGESTS: [Sabotage; 2] = [Sabotage::ApplyOutOfTurn, Sabotage::RenumberOnReconnect];
+
+    /// Found with [`SimConfig::behind`](crate::SimConfig::behind) where syncs go along with digests.
+    pub const ALONG: [Sabotage; 5] = [
+        Sabotage::SyncAtOnce,
+        Sabotage::SyncOutOfTurn,
+        Sabotage::TakeOutOfTurn,
+        Sabotage::SyncWithPart,
+        Sabotage::ShareAlong,
+    ];
 
     /// Found with [`SimConfig::behind`](crate::SimConfig::behind) where programs lock files.
     pub const LOCKS: [Sabotage; 4] = [
@@ -241,6 +262,11 @@ impl Sabotage {
             | Sabotage::ReclaimWhole => Property::Durable,
             Sabotage::SyncBeforeFlush
             | Sabotage::SyncNothing
+            | Sabotage::SyncAtOnce
+            | Sabotage::SyncOutOfTurn
+            | Sabotage::TakeOutOfTurn
+            | Sabotage::SyncWithPart
+            | Sabotage::ShareAlong
             | Sabotage::SyncHereNothing
             | Sabotage::DropGivenUp
             | Sabotage::HandOverPromised
@@ -266,7 +292,9 @@ pub struct UnknownSabotage(String);
 impl FromStr for Sabotage {
     type Err = UnknownSabotage;
     fn from_str(text: &str) -> Result<Sabotage, UnknownSabotage> {
-        let behind = [&Sabotage::BEHIND[..], &Sabotage::DIGESTS, &Sabotage::LOCKS, &Sabotage::LOCAL].concat();
+        let behind =
+            [&Sabotage::BEHIND[..], &Sabotage::DIGESTS, &Sabotage::ALONG, &Sabotage::LOCKS, &Sabotage::LOCAL]
+                .concat();
         let mut all = [Sabotage::None].into_iter().chain(Sabotage::ALL).chain(behind).chain(Sabotage::DEEP);
         all.find(|one| one.to_string() == text).ok_or_else(|| UnknownSabotage(text.to_owned()))
     }

@@ -30,6 +30,8 @@ pub struct Report {
     pub locks_here: u64,
     /// fsyncs that the client's own disk was enough for.
     pub synced_here: u64,
+    /// fsyncs that a sync along with their digest was enough for.
+    pub synced_along: u64,
     /// Of the server's last life.
     pub counters: Counters,
 }
@@ -68,6 +70,7 @@ pub fn run(config: SimConfig, show: Show) -> Report {
         locks: context.locks,
         locks_here: context.locks_here,
         synced_here: context.synced_here,
+        synced_along: context.synced_along,
         counters: world.server.counters(),
     }
 }

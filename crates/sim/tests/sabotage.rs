@@ -2,6 +2,7 @@
 //! breaks another one before does not count.
 
 use soda_sim::{Behind, Fsync, LogPlace, Property, Sabotage, Show, SimConfig, Writes, run};
+use std::time::Duration;
 
 /// The first violation in the first seeds.
 fn found(change: impl Fn(SimConfig) -> SimConfig) -> Option<(u64, Property)> {
@@ -53,6 +54,22 @@ fn with_local_fsync(seed: u64) -> SimConfig {
     SimConfig { fault_every, server_crashes_percent, changes_percent, fsync_every, writes, ..config }
 }
 
+/// Clients that call fsync while others of their threads do, and a server that loses its power again and again.
+fn with_many_fsyncs(seed: u64) -> SimConfig {
+    let config = SimConfig::cuts(seed);
+    let writes = match config.writes {
+        Writes::Through => Writes::Through,
+        Writes::Behind(behind) => Writes::Behind(Behind { fsync: Fsync::Server, ..behind }),
+    };
+    let think = Duration::from_millis(10);
+    SimConfig { processes: 4, fsync_every: 6, think, writes, ..config }
+}
+
+#[test]
+fn nothing_goes_wrong_with_many_fsyncs() {
+    assert_eq!((1..100).find(|seed| !run(with_many_fsyncs(*seed), Show::No).violations.is_empty()), None);
+}
+
 #[test]
 fn every_mistake_is_found() {
     are_found(&Sabotage::ALL, SimConfig::from_seed);
@@ -71,6 +88,11 @@ fn every_other_mistake_with_delayed_writes_is_found() {
 #[test]
 fn every_mistake_with_several_digests_is_found() {
     are_found(&Sabotage::DIGESTS, behind);
+}
+
+#[test]
+fn every_mistake_with_syncs_along_with_digests_is_found() {
+    are_found(&Sabotage::ALONG, with_many_fsyncs);
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub use locks::excludes;
 use programs::Process;
 use soda_lease::holder::HandedLeases;
 use soda_lease::{DriftMargin, Holder, HolderConfig, Ticket};
-use soda_protocol::ReclaimStep;
+use soda_protocol::{Lsn, ReclaimStep};
 use soda_types::{Coverage, Fid, Grant, Mode, Monotonic, SessionId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -84,13 +84,16 @@ enum Asked {
         op: Option<OpId>,
         call: Call,
     },
-    /// fsync of the object.
+    /// fsync of the object, as it was at this record of the log.
     Sync {
         process: usize,
         uid: OpUid,
         object: Object,
+        up_to: Lsn,
         mark: Mark,
     },
+    /// A sync along with a digest, for those who wait for that.
+    Along(Mark),
     Digest,
     Lock(Object, LockCall),
     /// After a crash: that the server's disk has all that was left in the log.
@@ -247,6 +250,7 @@ impl Client {
                 }
             }
             ToClient::Synced { tag, durable } => self.handle_synced(context, tag, durable),
+            ToClient::SyncOutOfTurn { tag } => self.handle_sync_out_of_turn(context, tag),
             ToClient::Digested { tag, leases } => self.handle_digested(context, tag, &leases),
             ToClient::DigestRefused { tag } => self.handle_digest_refused(context, tag),
             ToClient::DigestUndone { tag, why } => self.handle_digest_undone(context, tag, why),
@@ -291,7 +295,8 @@ impl Client {
                 Asked::Lock(_, LockCall::Set(lock, _) | LockCall::Release(lock)) => {
                     given_up.push(lock.owner.0 as usize);
                 }
-                Asked::Digest | Asked::Settle(_) | Asked::Lock(_, LockCall::Return(..)) => {}
+                Asked::Digest | Asked::Along(_) | Asked::Settle(_) | Asked::Lock(_, LockCall::Return(..)) => {
+                }
                 _ => again.push((tag, Request { ticket: self.holder.begin_request(now), ..request })),
             }
         }
@@ -339,13 +344,13 @@ impl Client {
             Asked::Op { uid, op, call, .. } => {
                 ToServer::Request { tag, session, uid: *uid, op: *op, call: call.clone() }
             }
-            Asked::Sync { uid, .. } => ToServer::Sync { tag, uid: Some(*uid) },
-            Asked::Settle(_) => ToServer::Sync { tag, uid: None },
+            Asked::Sync { uid, .. } => ToServer::Sync { tag, after: None, uids: vec![*uid] },
+            Asked::Settle(_) => ToServer::Sync { tag, after: None, uids: Vec::new() },
             Asked::Lock(object, call) => {
                 let (object, call) = (*object, call.clone());
                 ToServer::Lock { tag, object, call }
             }
-            Asked::Digest | Asked::Renew | Asked::Reclaim(..) => return,
+            Asked::Digest | Asked::Along(_) | Asked::Renew | Asked::Reclaim(..) => return,
         };
         context.send_to_server(conn, message);
     }

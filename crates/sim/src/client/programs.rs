@@ -116,24 +116,36 @@ impl Client {
             context.note(|| format!("client{}  {uid:?} fsync {object} here", self.number));
             return self.done(context, process);
         }
-        let Some(mark) = self.delayed.as_ref().map(Delayed::mark) else { return };
+        let Some(delayed) = &self.delayed else { return };
+        let (mark, up_to) = (delayed.mark(), delayed.waits_up_to());
         let registers: Vec<Register> = context.config.layout().registers_of(object).collect();
         context.invariants.sync_invoked(uid, self.holder.session(), &registers);
         context.note(|| format!("client{}  {uid:?} fsync {object}", self.number));
-        let tag = self.ask(context, Kind::Control, Asked::Sync { process, uid, object, mark });
+        let tag = self.ask(context, Kind::Control, Asked::Sync { process, uid, object, up_to, mark });
+        self.share_along(context, tag, object);
         self.send_op(context, tag);
     }
 
     pub(super) fn handle_synced(&mut self, context: &mut Context, tag: Tag, durable: DigestId) {
         let Some(Request { ticket, what, .. }) = self.requests.remove(&tag) else { return };
         self.take_answer(context, ticket, &Leases::default());
-        self.handle_durable(durable);
-        if let (Some(delayed), Asked::Sync { mark, .. } | Asked::Settle(mark)) = (&mut self.delayed, &what) {
-            delayed.note_synced(*mark);
+        let (Asked::Sync { mark, .. } | Asked::Along(mark) | Asked::Settle(mark)) = what else { return };
+        if let Some(delayed) = &mut self.delayed {
+            delayed.note_synced(mark);
         }
+        match what {
+            Asked::Along(_) => self.synced_along(context, tag),
+            what => {
+                self.handle_durable(durable);
+                self.fsync_returns(context, &what);
+            }
+        }
+    }
+
+    pub(super) fn fsync_returns(&mut self, context: &mut Context, what: &Asked) {
         if let Asked::Sync { process, uid, .. } = what {
-            context.invariants.synced(uid);
-            self.done(context, process);
+            context.invariants.synced(*uid);
+            self.done(context, *process);
         }
     }
 

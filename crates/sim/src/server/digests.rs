@@ -1,7 +1,9 @@
 //! Digests: applied whole or not at all, exactly once, only under the session's write leases, and none without the one that it
 //! comes after.
 
+use super::disk::Disk;
 use super::places::Watched;
+use super::syncs::Sync;
 use super::{Operation, Server, Work, check_epochs};
 use crate::context::Context;
 use crate::event::ConnId;
@@ -32,11 +34,9 @@ impl Server {
             context.send_to_client(reply_to.0, ToClient::SessionEnded { tag: reply_to.1 });
             return;
         }
-        let is_same = |operation: &Operation| {
-            operation.session == session
-                && matches!(&operation.work, Work::Digest(one) if one.id == digest.id)
-        };
-        if let Some(known) = running.ops.values_mut().find(|operation| is_same(operation)) {
+        if let Some(known) =
+            running.ops.values_mut().find(|operation| operation.is_digest(session, digest.id))
+        {
             known.reply_to.push(reply_to);
             return;
         }
@@ -78,11 +78,8 @@ impl Server {
             return self.end_turn(context, session);
         };
         let careless = context.config.sabotage == Sabotage::ApplyWithoutLeases;
-        let in_turn = digest.after.is_none_or(|before| {
-            let slot = slot_of(context, before);
-            let stored = self.disk.digest(session, slot).map(|(id, _)| *id);
-            stored == Some(before) && running.lines.refused(session, slot) < before
-        });
+        let applied = |before| running.lines.has_applied(context, &self.disk, session, before);
+        let in_turn = digest.after.is_none_or(applied);
         if !in_turn && context.config.sabotage != Sabotage::ApplyOutOfTurn {
             context.note(|| format!("server > {session:?} {:?} is not in turn", digest.id));
             let reply_to = running.ops.remove(&key).map(|operation| operation.reply_to);
@@ -107,8 +104,9 @@ impl Server {
         running.table.request_covered(now, session, key, covered);
     }
 
-    /// The one whose turn it was is over: the next.
+    /// The one whose turn it was is over: the syncs that have waited for it, and the next.
     fn end_turn(&mut self, context: &mut Context, session: SessionId) {
+        self.go_on_with_syncs(context, session);
         let next = self.running.as_mut().and_then(|running| running.lines.next(session));
         if let Some(key) = next {
             self.begin_digest(context, session, key);
@@ -266,6 +264,8 @@ impl Server {
 pub(super) struct Lines {
     /// The first is the one whose turn it is.
     waiting: BTreeMap<SessionId, VecDeque<OpKey>>,
+    /// Syncs, each with the digest that it waits for.
+    pub(super) syncs: Vec<(DigestId, Sync)>,
     /// The last one of each slot that was refused, in this run of the server.
     refused: BTreeMap<(SessionId, Slot), DigestId>,
 }
@@ -288,10 +288,30 @@ impl Lines {
     /// The client of the session has started anew: those that wait are not asked for any more.
     pub(super) fn clear(&mut self, session: SessionId) {
         self.waiting.remove(&session);
+        self.syncs.retain(|(_, sync)| sync.session != session);
+    }
+
+    /// Whether it was the last one of its slot, and carried out.
+    pub(super) fn has_applied(
+        &self,
+        context: &Context,
+        disk: &Disk,
+        session: SessionId,
+        digest: DigestId,
+    ) -> bool {
+        let slot = slot_of(context, digest);
+        let stored = disk.digest(session, slot).map(|(id, _)| *id);
+        stored == Some(digest) && self.refused(session, slot) < digest
     }
 
     fn refused(&self, session: SessionId, slot: Slot) -> DigestId {
         self.refused.get(&(session, slot)).copied().unwrap_or_default()
+    }
+}
+
+impl Operation {
+    pub(super) fn is_digest(&self, session: SessionId, id: DigestId) -> bool {
+        self.session == session && matches!(&self.work, Work::Digest(digest) if digest.id == id)
     }
 }
 

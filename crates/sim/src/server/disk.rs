@@ -27,6 +27,15 @@ pub(super) struct Disk {
     durable: BTreeMap<SessionId, DigestId>,
     /// What was before, for everything since the last sync.
     undo: Vec<Undo>,
+    /// How many of these syncs have taken off.
+    synced: usize,
+}
+
+/// What a sync makes durable that began at some moment.
+#[derive(Debug)]
+pub(super) struct UpTo {
+    changes: usize,
+    digests: Vec<(SessionId, DigestId)>,
 }
 
 pub(super) type Reply = (Sequence, Vec<Value>);
@@ -251,10 +260,21 @@ impl Disk {
     }
 
     pub(super) fn sync(&mut self) {
-        self.undo.clear();
-        for ((session, _), (id, _)) in &self.digests {
-            let durable = self.durable.entry(*session).or_default();
-            *durable = (*durable).max(*id);
+        self.end_sync(self.begin_sync());
+    }
+
+    pub(super) fn begin_sync(&self) -> UpTo {
+        let digests = self.digests.iter().map(|((session, _), (id, _))| (*session, *id)).collect();
+        UpTo { changes: self.synced + self.undo.len(), digests }
+    }
+
+    pub(super) fn end_sync(&mut self, UpTo { changes, digests }: UpTo) {
+        let more = changes.saturating_sub(self.synced);
+        self.undo.drain(..more);
+        self.synced += more;
+        for (session, id) in digests.into_iter().filter(|(session, _)| self.sessions.contains(session)) {
+            let durable = self.durable.entry(session).or_default();
+            *durable = (*durable).max(id);
         }
     }
 

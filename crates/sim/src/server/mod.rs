@@ -9,6 +9,7 @@ mod locks;
 mod mistakes;
 mod places;
 mod sessions;
+mod syncs;
 
 use crate::clock::{Clock, Time};
 use crate::context::Context;
@@ -28,6 +29,7 @@ use soda_lease::table::{
 use soda_types::{Epoch, Grant, InUse, Mode, Monotonic, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use syncs::{Sync, UnderWay};
 
 #[derive(Debug)]
 pub struct Server {
@@ -57,6 +59,7 @@ struct Running {
     /// Changing operations that are under way: a retry joins them.
     by_slot: BTreeMap<(SessionId, usize), OpKey>,
     lines: Lines,
+    syncs: BTreeMap<OpKey, UnderWay>,
     locks: Locks,
     last_op: u64,
     timer: u64,
@@ -149,6 +152,7 @@ impl Server {
             ops: BTreeMap::new(),
             by_slot: BTreeMap::new(),
             lines: Lines::default(),
+            syncs: BTreeMap::new(),
             locks: Locks::default(),
             last_op: 0,
             timer: 0,
@@ -205,6 +209,7 @@ impl Server {
             Event::ServerStep { life, op, step } if life == self.disk.starts => match step {
                 Step::Apply => self.apply(context, op),
                 Step::Finish => self.finish(context, op),
+                Step::Sync => self.end_sync(context, op),
             },
             _ => {}
         }
@@ -246,18 +251,17 @@ impl Server {
                 };
                 context.send_to_client(conn, reply);
             }
-            ToServer::Sync { tag, uid } => {
+            ToServer::Sync { tag, after, uids } => {
                 let renewed = session.filter(|session| running.traffic(context, now, *session).is_ok());
                 let Some(session) = renewed else {
                     context.send_to_client(conn, ToClient::SessionEnded { tag });
                     return;
                 };
-                if context.config.sabotage != Sabotage::SyncNothing {
-                    self.disk.sync();
+                let sync = Sync { session, reply_to: (conn, tag), uids };
+                match after {
+                    Some(digest) => self.sync_along(context, sync, digest),
+                    None => self.sync(context, sync),
                 }
-                uid.inspect(|uid| context.invariants.sync_answered(*uid));
-                let durable = self.disk.durable(session);
-                context.send_to_client(conn, ToClient::Synced { tag, durable });
             }
             ToServer::Digest { tag, session, digest } => {
                 self.digest(context, (conn, tag), session, digest);

@@ -46,6 +46,7 @@ impl Client {
                 self.take_answer(context, request.ticket, &leases);
                 let Some(delayed) = &mut self.delayed else { return };
                 delayed.kept.log.handle_applied(sending.digest.id);
+                delayed.note_told(sending.digest.id);
                 // What it made is like any other inode from now on.
                 let made: Vec<Object> =
                     sending.lsns.iter().filter_map(|lsn| delayed.kept.written.get(lsn)?.makes).collect();
@@ -89,7 +90,7 @@ impl Client {
             .flat_map(|written| &written.changes)
             .map(|object| fid_of(*object))
             .collect::<Vec<_>>();
-        delayed.kept.lost(sending.digest.id);
+        delayed.lose_digests(sending.digest.id);
         self.locks.lose_digests(sending.digest.id);
         let behind = std::mem::take(&mut delayed.kept.under_way);
         delayed.kept.doomed.extend(behind.into_iter().filter(|sending| sending.request.is_some()));

@@ -37,6 +37,7 @@ impl Client {
         self.settle(context);
         self.sync_what_is_asked_back(context);
         self.send_digests(context, conn, session);
+        self.send_along(context, conn);
     }
 
     /// The same ones again, in their order, over each new connection: a packet of an old one may still be applied.
@@ -64,6 +65,7 @@ impl Client {
                 delayed.sync_here();
             }
             context.send_to_server(conn, ToServer::Digest { tag, session, digest });
+            self.send_along(context, conn);
         }
     }
 
@@ -75,7 +77,7 @@ impl Client {
             return Taken::None;
         }
         let mut wanted: Vec<Fid> = self.holder.recalling();
-        let held_back = self.delayed.iter().flat_map(|delayed| &delayed.held_back);
+        let held_back = self.delayed.iter().flat_map(|delayed| delayed.unserved());
         wanted.extend(held_back.flat_map(|tag| self.depends_on(*tag)).map(fid_of));
         wanted.extend(self.locks.wished_for().map(fid_of));
         let Some(delayed) = &mut self.delayed else { return Taken::None };
@@ -105,7 +107,9 @@ impl Client {
         let locks: Vec<Object> =
             made.filter(|fid| self.locks.delegate.tell(*fid, epoch)).map(object_of).collect();
         let locks = if context.config.sabotage == Sabotage::TellWithoutLocks { Vec::new() } else { locks };
+        let id = digest.id;
         delayed.begin_sending(digest, chosen, locks);
+        self.ask_along(context, id);
         Taken::Some
     }
 
@@ -148,6 +152,10 @@ impl Client {
             _ => {}
         }
         let Some(delayed) = &self.delayed else { return false };
+        if let Some(Asked::Sync { object, up_to, .. }) = self.requests.get(&tag).map(|request| &request.what)
+        {
+            return delayed.is_served_along(tag) || delayed.is_untold(*object, *up_to);
+        }
         self.depends_on(tag).into_iter().any(|object| delayed.kept.log.concerns(fid_of(object)))
     }
 

@@ -5,11 +5,13 @@
 //! * `local`: what may be done without the server;
 //! * `moves`: names that move, as the lease holder has to know them;
 //! * `flush`: digests, which of them are under way, and what waits for them;
+//! * `along`: syncs that are asked for along with a digest;
 //! * `answered`: what becomes of a digest;
 //! * `recalls`: nothing is handed over before the server has it;
 //! * `local_disk`: what a power cut of the client leaves of its log, and what fsync is content with;
 //! * `restart`: what a new run of the server has, and what it has lost.
 
+mod along;
 mod answered;
 mod choose;
 mod flush;
@@ -28,6 +30,7 @@ use crate::context::Context;
 use crate::event::ConnId;
 use crate::message::{DigestCall, Leases, Tag};
 use crate::register::{Content, Object, OpUid, Register, Value};
+use along::Along;
 use recalls::Owed;
 use soda_oplog::{DigestId, Log, Lsn};
 use soda_types::{Fid, Monotonic, Recall, SessionId};
@@ -45,6 +48,8 @@ pub(super) struct Delayed {
     told: BTreeSet<Object>,
     /// Requests that wait until the server has what they depend on.
     held_back: BTreeSet<Tag>,
+    /// Syncs that have been asked for along with a digest, in the order of these.
+    along: Vec<Along>,
     owed: Vec<Owed>,
     /// Questions about parts of deep leases that are looked at when the digests under way have their answers, up to this one.
     deferred: Vec<(Recall, DigestId)>,
@@ -150,6 +155,7 @@ impl Delayed {
             values: BTreeMap::new(),
             told: BTreeSet::new(),
             held_back: BTreeSet::new(),
+            along: Vec::new(),
             owed: Vec::new(),
             deferred: Vec::new(),
             moves: BTreeMap::new(),
@@ -237,6 +243,7 @@ impl Delayed {
         self.made.clear();
         self.values.clear();
         self.held_back.clear();
+        self.along.clear();
         self.owed.clear();
         self.deferred.clear();
         self.moves.clear();

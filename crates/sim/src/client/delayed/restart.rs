@@ -29,7 +29,7 @@ impl Client {
             && !is_new_run
             && let Some(first) = delayed.kept.under_way.front().map(|sending| sending.digest.id)
         {
-            delayed.kept.lost(first);
+            delayed.lose_digests(first);
             self.locks.lose_digests(first);
             return self.stop_sending_from(first);
         }
@@ -52,7 +52,7 @@ impl Client {
         // Nothing of ours is on the way to this run yet, so what it does not have it will not get. Also what has no answer: it
         // may rest on what this run has lost, of others, too.
         if sabotage != Sabotage::KeepInDoubt || delayed.kept.log.has_undurable_from(first_lost) {
-            delayed.kept.lost(first_lost);
+            delayed.lose_digests(first_lost);
             self.locks.lose_digests(first_lost);
             self.stop_sending_from(first_lost);
             self.begin_lost_moves(context);

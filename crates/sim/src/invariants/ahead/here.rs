@@ -13,8 +13,9 @@ pub(super) struct Here {
 }
 
 impl Here {
-    pub(super) fn is_synced(&self, uid: OpUid) -> bool {
-        self.synced.contains(&uid)
+    /// The log that has it may have been put aside for recovery: the client hears before the server that its session is over.
+    pub(super) fn is_on_the_server_alone(&self, uid: OpUid) -> bool {
+        self.synced.contains(&uid) && !self.kept.contains(&uid)
     }
 }
 

@@ -439,7 +439,7 @@ impl Ahead {
                 } else {
                     op.state = State::Lost;
                     poison.extend(&op.objects);
-                    if self.here.is_synced(uid) {
+                    if self.here.is_on_the_server_alone(uid) {
                         return violation(
                             Property::Synced,
                             format!(
