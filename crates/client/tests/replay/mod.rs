@@ -1,6 +1,7 @@
 //! A client that is killed with delayed writes in its log, and the next one with its cache directory.
 
 mod cuts;
+mod damage;
 pub(crate) mod files;
 mod large;
 mod refused;
@@ -187,31 +188,6 @@ async fn nothing_is_applied_when_somebody_else_needed_the_leases() {
     assert_eq!(a.stats().count("kept_logs"), 1);
     a.shutdown().await;
     assert!(logs(cache.path()).is_empty());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_log_is_not_applied_but_kept() {
-    let cell = Cell::start();
-    let victim = Victim::start(&cell).await;
-    victim
-        .run(|client| async move {
-            let dir = mkdir(&client, client.root(), "d").await;
-            for text in ["first", "second", "third"] {
-                make(&client, dir, text, &format!("the {text}")).await;
-            }
-        })
-        .await;
-    let cache = victim.kill();
-    let file = only_log(cache.path()).join("0000000001.log");
-    let mut bytes = fs::read(&file).unwrap();
-    let at = bytes.windows(5).position(|window| window == b"first").unwrap();
-    bytes[at] ^= 1;
-    fs::write(&file, bytes).unwrap();
-    let a = next(&cell, cache.path()).await;
-    assert_eq!(find(&a, &["d"]).await, None);
-    let [log] = &kept(cache.path())[..] else { panic!() };
-    assert!(fs::read_to_string(log.join("why")).unwrap().contains("damaged"));
-    assert_eq!(fs::read(log.join("0000000001.log")).unwrap()[at], b'f' ^ 1, "as it was found");
 }
 
 /// As after a power cut of the machine, or `kill -9` in the middle of a write: wherever the log is cut, the server gets a

@@ -15,13 +15,15 @@
 //!
 //! # After a crash
 //! The log ends with its first entry that is not whole. At the end of the last file that is what a crash leaves, and
-//! nothing that was synced is missing. Anywhere else it is damage, and said ([`Found::damage`]): what comes after
-//! it is not taken for a continuation, as the order would have a hole. (With [`Safety::ProcessCrash`] a power cut can
-//! leave that, too: older files are not synced before newer ones are written.) So is a file that is shorter than the next one
-//! says it was ([`Entry::After`]): it may have been cut where an entry ends. A damaged log is never written again
-//! ([`Segments::create`]): what is behind the damage would be taken for the continuation of what is before it.
+//! nothing that was synced is missing. Anywhere else, and that is wherever a whole entry comes after it (`search`), it is
+//! damage, and said ([`Found::damage`]): what comes after it is not taken for a continuation, as the order would have a
+//! hole. (A power cut can leave that, too, of what was not synced: pages reach the disk in any order, and with
+//! [`Safety::ProcessCrash`] so do files.) So is a file that is shorter than the next one says it was ([`Entry::After`]): it
+//! may have been cut where an entry ends. A damaged log is never written again ([`Segments::create`]): what is behind the
+//! damage would be taken for the continuation of what is before it.
 
 mod read;
+mod search;
 
 use crate::{Lsn, Record};
 use serde::{Deserialize, Serialize};
@@ -198,13 +200,16 @@ impl Segments {
             return Err(SegmentError::Damaged { path: file, offset });
         }
         let mut full = VecDeque::new();
-        for read::Extent { number, path, bytes, last } in files {
+        for read::Extent { number, path, bytes, torn, last } in files {
             if bytes == 0 {
                 // A crash in its making: the number is free again.
                 std::fs::remove_file(&path).map_err(|source| SegmentError::Io { path, source })?;
                 continue;
             }
-            let cut = || OpenOptions::new().write(true).open(&path)?.set_len(bytes);
+            if torn > 0 {
+                tracing::warn!(?path, bytes = torn, "{CUT_OFF}");
+            }
+            let cut = || cut_to(&path, bytes, safety);
             cut().map_err(|source| SegmentError::Io { path: path.clone(), source })?;
             full.push_back(Full { number, bytes, last });
         }
@@ -387,6 +392,21 @@ impl Segments {
         let full: u64 = self.full.iter().map(|file| file.bytes).sum();
         full + self.current.bytes + self.buffer.len() as u64
     }
+}
+
+const CUT_OFF: &str =
+    "the end of an operation log is cut off: there is no whole entry in it, as a crash in a write leaves it";
+
+fn cut_to(path: &Path, bytes: u64, safety: Safety) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    if file.metadata()?.len() > bytes {
+        file.set_len(bytes)?;
+        if safety == Safety::PowerCut {
+            // Should it come back, it would be taken for damage: this is not the last file any more.
+            file.sync_all()?;
+        }
+    }
+    Ok(())
 }
 
 /// Where a file goes on.
