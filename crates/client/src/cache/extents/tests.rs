@@ -163,7 +163,7 @@ fn zeros_cost_no_memory_and_many_are_not_kept() {
 
 #[test]
 fn what_passes_goes_when_it_has_been_read_to_its_end() {
-    const LEN: u64 = 1000;
+    const LEN: u64 = JOIN_UP_TO as u64 + 1;
     let mut memory = Memory::new(1 << 20);
     let extent = |number: u64| number * LEN..(number + 1) * LEN;
     let passing = 2 + MOST_PASSED as u64;
