@@ -130,6 +130,28 @@ async fn what_is_read_in_order_comes_from_the_disk() {
     assert_eq!(received_by_reading_in_order(&c, 128 << 10).await, MIB);
 }
 
+/// The kernel has it then, and the directory's files, too. Who wants it again without these is not led to the disk each time.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_read_in_order_from_the_disk_stays_in_memory_from_the_second_time_on() {
+    let cell = cell_with_a_large_file().await;
+    let dir = tempfile::tempdir().unwrap();
+    let a = with_dir(&cell, dir.path()).await.unwrap();
+    assert_eq!(received_by_reading_in_order(&a, MIB).await, LARGE);
+    kept(dir.path(), LARGE).await;
+    a.shutdown().await;
+
+    let b = with_dir(&cell, dir.path()).await.unwrap();
+    let mut hits = Vec::new();
+    for _ in 0..3 {
+        let before = b.stats().count("disk_hits");
+        assert_eq!(received_by_reading_in_order(&b, MIB).await, 0);
+        hits.push(b.stats().count("disk_hits") - before);
+    }
+    assert_eq!(hits[0], files_in(dir.path()).len() as u64);
+    // But for the first ones, which were not ahead of the reader, and the last ones, which have not gone yet.
+    assert!(hits[1] >= 8 && hits[2] == 0, "{hits:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn only_what_the_disk_lacks_comes_from_the_server() {
     let cell = cell_with_a_large_file().await;

@@ -4,23 +4,26 @@
 //! Nothing here is needed: what is damaged, foreign or in the way is removed or ignored, and a disk that fails or is full
 //! only ends the cache.
 
+mod buffers;
 #[cfg(test)]
 mod damage;
 
 use crate::cache::lru::{Lru, LruPlace};
-use crate::cache::readahead::RANDOM_UNIT;
+use crate::cache::readahead::{RANDOM_UNIT, UNIT};
 use crate::private;
+use buffers::Buffers;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use rustix::fs::{Mode, OFlags};
 use soda_types::{Fid, Ino, Timestamp, Version, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 const MAGIC: &[u8; 8] = b"SODAEXT1";
 const HEADER: usize = 8 + 4 + 8 + 4 + 8 + 8 + 4 + 4;
@@ -36,6 +39,8 @@ const MOST_BYTES: u32 = 4 << 20;
 const WORTH_A_REQUEST: u32 = RANDOM_UNIT as u32;
 /// What disks give out at a time: of many small extents it is most of what they take.
 const BLOCK: u64 = 4096;
+/// The order of use after a restart is right but for this: to note each one would be a change on the disk for each read.
+const USE_NOTED: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct DiskCache {
@@ -44,6 +49,7 @@ pub(crate) struct DiskCache {
     lock: Mutex<Option<fs::File>>,
     limit: u64,
     index: Mutex<Index>,
+    buffers: Arc<Buffers>,
     writing: AtomicUsize,
     broken: AtomicBool,
 }
@@ -61,6 +67,8 @@ struct Entry {
     version: Version,
     len: u32,
     place: LruPlace,
+    /// Read in order before, and not kept in memory for that.
+    passed: bool,
 }
 
 /// An extent that is on the disk.
@@ -145,7 +153,8 @@ impl DiskCache {
             let _ = fs::remove_file(dir.join(name_of(&extent)));
         }
         let (writing, broken) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Ok(DiskCache { dir, lock: Mutex::new(Some(lock)), limit, index: Mutex::new(index), writing, broken })
+        let (lock, index, buffers) = (Mutex::new(Some(lock)), Mutex::new(index), Arc::default());
+        Ok(DiskCache { dir, lock, limit, index, buffers, writing, broken })
     }
 
     /// An extent of this version that has the byte. Does not touch the disk.
@@ -183,17 +192,19 @@ impl DiskCache {
     /// Reads and checks an extent; what is not as it should be is removed. Blocks.
     pub(crate) fn read(&self, extent: &Extent) -> Option<Bytes> {
         let path = self.dir.join(name_of(extent));
-        let read = || -> io::Result<Vec<u8>> {
-            let mut file = open_regular(&path, OFlags::RDONLY)?;
-            let mut bytes = Vec::with_capacity(HEADER + extent.len as usize);
-            (&mut file).take(extent.file_len() + 1).read_to_end(&mut bytes)?;
-            // The order of use after a restart.
-            let _ = file.set_modified(std::time::SystemTime::now());
-            Ok(bytes)
+        let read = || -> io::Result<Option<Bytes>> {
+            let file = open_regular(&path, OFlags::RDONLY)?;
+            let meta = file.metadata()?;
+            if meta.len() != extent.file_len() {
+                return Ok(None);
+            }
+            note_use(&file, &meta, SystemTime::now());
+            let (header, bytes) = self.buffers.read(&file, extent.len as usize)?;
+            Ok((header_of(extent, &bytes) == header).then_some(bytes))
         };
         match read() {
-            Ok(bytes) if check(extent, &bytes) => Some(Bytes::from(bytes).slice(HEADER..)),
-            Ok(_) => {
+            Ok(Some(bytes)) => Some(bytes),
+            Ok(None) => {
                 tracing::warn!(?path, "damaged file in the cache directory removed");
                 self.remove(extent);
                 None
@@ -204,6 +215,15 @@ impl DiskCache {
                 None
             }
         }
+    }
+
+    /// Whether what a reader in order has had of it need not stay in memory, too: there each page would be a new one, and the
+    /// kernel keeps the file's anyhow. Once; who comes for it again finds it in memory from then on. Short ones are not worth it.
+    pub(crate) fn may_pass(&self, extent: &Extent) -> bool {
+        let mut index = crate::lock(&self.index);
+        let file = index.files.get_mut(&extent.fid).filter(|_| u64::from(extent.len) == UNIT);
+        file.and_then(|file| file.get_mut(&extent.offset))
+            .is_some_and(|entry| !std::mem::replace(&mut entry.passed, true))
     }
 
     /// Whether another extent may be written now.
@@ -268,7 +288,7 @@ impl DiskCache {
         let temporary = self.dir.join(format!("{}.new", name_of(extent)));
         let write = || -> io::Result<()> {
             let mut file = open_regular(&temporary, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
-            file.write_all(&header(extent, bytes))?;
+            file.write_all(&header_of(extent, bytes))?;
             file.write_all(bytes)?;
             fs::rename(&temporary, self.dir.join(name_of(extent)))
         };
@@ -312,7 +332,7 @@ impl Index {
             gone.extend(old.filter(|old| *old != extent));
         }
         let place = self.lru.insert((extent.fid, extent.offset));
-        let entry = Entry { version: extent.version, len: extent.len, place };
+        let entry = Entry { version: extent.version, len: extent.len, place, passed: false };
         self.files.entry(extent.fid).or_default().insert(extent.offset, entry);
         self.bytes += extent.space();
         while self.bytes > limit {
@@ -377,7 +397,7 @@ fn parse_name(name: &str) -> Option<Extent> {
     (name_of(&extent) == name).then_some(extent)
 }
 
-fn header(extent: &Extent, bytes: &[u8]) -> Vec<u8> {
+fn header_of(extent: &Extent, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER);
     out.extend_from_slice(MAGIC);
     out.extend_from_slice(&extent.fid.volume.0.to_le_bytes());
@@ -391,179 +411,13 @@ fn header(extent: &Extent, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-fn check(extent: &Extent, bytes: &[u8]) -> bool {
-    bytes.len() == HEADER + extent.len as usize && bytes[..HEADER] == header(extent, &bytes[HEADER..])
+/// For the order of use after a restart.
+fn note_use(file: &fs::File, meta: &fs::Metadata, now: SystemTime) {
+    let noted = meta.modified().ok().and_then(|noted| now.duration_since(noted).ok());
+    if noted.is_none_or(|age| age >= USE_NOTED) {
+        let _ = file.set_modified(now);
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn fid(ino: u64) -> Fid {
-        Fid::new(VolumeId(1), Ino(ino))
-    }
-
-    fn open(dir: &Path, limit: u64) -> Arc<DiskCache> {
-        Arc::new(DiskCache::open(dir, fid(1), Timestamp::new(5, 6), limit).unwrap())
-    }
-
-    fn keep(cache: &Arc<DiskCache>, ino: u64, version: u64, offset: u64, bytes: &'static [u8]) {
-        cache.keep(fid(ino), Version(version), offset, Bytes::from_static(bytes)).unwrap()();
-    }
-
-    fn read(cache: &DiskCache, ino: u64, version: u64, at: u64) -> Option<Bytes> {
-        cache.find(fid(ino), Version(version), at).and_then(|extent| cache.read(&extent))
-    }
-
-    #[test]
-    fn short_pieces_cut_no_request_in_two() {
-        let dir = tempfile::tempdir().unwrap();
-        let cache = open(dir.path(), 1 << 20);
-        keep(&cache, 2, 7, 10, b"short");
-        keep(&cache, 2, 7, 1000, &[1; WORTH_A_REQUEST as usize]);
-        keep(&cache, 2, 8, 500_000, &[1; WORTH_A_REQUEST as usize]);
-        let first = |range| cache.first_in(fid(2), Version(7), &range).map(|extent| extent.range());
-        assert_eq!(first(12..20_000), Some(10..15), "at the beginning");
-        assert_eq!(first(0..15), Some(10..15), "at the end");
-        let long = 1000..1000 + u64::from(WORTH_A_REQUEST);
-        assert_eq!((first(0..2000), first(0..1000)), (Some(long), None), "a long one in the middle");
-        assert_eq!(first(400_000..600_000), None, "another version");
-    }
-
-    #[test]
-    fn survives_a_restart_and_goes_by_version() {
-        let dir = tempfile::tempdir().unwrap();
-        keep(&open(dir.path(), 20 * BLOCK), 2, 7, 10, b"hello");
-        let cache = open(dir.path(), 20 * BLOCK);
-        assert_eq!(read(&cache, 2, 7, 12).unwrap(), "hello");
-        assert_eq!(read(&cache, 2, 8, 12), None);
-        assert_eq!(read(&cache, 2, 7, 15), None);
-        keep(&cache, 2, 8, 12, b"new");
-        assert_eq!(read(&cache, 2, 7, 10), None, "an overlapping newer extent replaces it");
-        assert_eq!((read(&cache, 2, 8, 14).unwrap(), cache.bytes()), (Bytes::from_static(b"new"), BLOCK));
-        let other = DiskCache::open(dir.path(), fid(1), Timestamp::new(5, 7), 20 * BLOCK).unwrap();
-        assert_eq!(other.bytes(), 0, "another volume");
-    }
-
-    #[test]
-    fn what_is_forgotten_is_gone_for_good() {
-        let dir = tempfile::tempdir().unwrap();
-        let cache = open(dir.path(), 20 * BLOCK);
-        for (ino, offset) in [(2, 0), (2, 100), (3, 0)] {
-            keep(&cache, ino, 7, offset, b"hello");
-        }
-        cache.forget(&BTreeSet::from([fid(2), fid(9)]));
-        assert_eq!((read(&cache, 2, 7, 0), read(&cache, 2, 7, 100)), (None, None));
-        drop(cache);
-        let cache = open(dir.path(), 20 * BLOCK);
-        assert_eq!((read(&cache, 2, 7, 0), cache.bytes()), (None, BLOCK));
-        assert_eq!(read(&cache, 3, 7, 0).unwrap(), "hello");
-    }
-
-    #[test]
-    fn damaged_and_foreign_files_are_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let cache = open(dir.path(), 20 * BLOCK);
-        keep(&cache, 2, 7, 0, b"hello");
-        keep(&cache, 3, 7, 0, b"world");
-        let file = |ino: u64| cache.dir.join(format!("1-{ino:x}-0-7-0-5"));
-        let mut bytes = fs::read(file(2)).unwrap();
-        bytes[HEADER] ^= 1;
-        fs::write(file(2), &bytes).unwrap();
-        assert_eq!(read(&cache, 2, 7, 0), None);
-        assert!(!file(2).exists());
-        fs::copy(file(3), file(4)).unwrap();
-        fs::write(cache.dir.join("junk"), b"x").unwrap();
-        fs::write(cache.dir.join("1-5-0-7-0-5"), b"short").unwrap();
-        drop(cache);
-        let cache = open(dir.path(), 20 * BLOCK);
-        assert!(!cache.dir.join("junk").exists());
-        assert!(!cache.dir.join("1-5-0-7-0-5").exists());
-        assert_eq!(read(&cache, 4, 7, 0), None, "another file's data under its name");
-        assert_eq!(read(&cache, 3, 7, 0).unwrap(), "world");
-    }
-
-    #[test]
-    fn is_bounded() {
-        let dir = tempfile::tempdir().unwrap();
-        let cache = open(dir.path(), 3 * BLOCK - 1);
-        for ino in 2..5 {
-            keep(&cache, ino, 1, 0, b"hello");
-        }
-        assert_eq!(cache.bytes(), 2 * BLOCK);
-        assert_eq!(fs::read_dir(&cache.dir).unwrap().count(), 3, "two extents and the lock");
-        assert_eq!(read(&cache, 2, 1, 0), None);
-        drop(cache);
-        assert_eq!(open(dir.path(), BLOCK).bytes(), BLOCK);
-    }
-
-    #[test]
-    fn the_longest_extent_is_read_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let cache = open(dir.path(), 8 << 20);
-        let longest = Bytes::from(vec![7; MOST_BYTES as usize - 1]);
-        cache.keep(fid(2), Version(1), 0, longest.clone()).unwrap()();
-        assert_eq!(read(&cache, 2, 1, 9), Some(longest));
-        let longer = Bytes::from(vec![7; MOST_BYTES as usize]);
-        assert!(cache.keep(fid(3), Version(1), 0, longer).is_none());
-    }
-
-    #[test]
-    fn two_clients_do_not_share_files() {
-        let dir = tempfile::tempdir().unwrap();
-        let (first, second) = (open(dir.path(), 20 * BLOCK), open(dir.path(), 20 * BLOCK));
-        assert_ne!(first.dir, second.dir);
-        keep(&first, 2, 7, 0, b"hello");
-        assert_eq!(read(&second, 2, 7, 0), None);
-        let first_dir = first.dir.clone();
-        drop(first);
-        assert_eq!(open(dir.path(), 20 * BLOCK).dir, first_dir);
-    }
-
-    /// What lies in the directory was written by anybody: names and contents of every kind are refused without harm.
-    #[test]
-    fn garbage_is_never_believed() {
-        let mut seed = 0x1234_5678_9abc_def1u64;
-        let mut random = move || {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed
-        };
-        let good = Extent { fid: fid(2), version: Version(7), offset: 10, len: 5 };
-        let name = name_of(&good);
-        assert_eq!(parse_name(&name), Some(good));
-        let mut file = header(&good, b"hello");
-        file.extend_from_slice(b"hello");
-        assert!(check(&good, &file));
-        for _ in 0..20_000 {
-            let mut bad = name.clone().into_bytes();
-            let at = random() as usize % bad.len();
-            bad[at] = b"0123456789abcdefABC-+. "[random() as usize % 23];
-            if let Some(extent) = std::str::from_utf8(&bad).ok().and_then(parse_name) {
-                assert_eq!(name_of(&extent).into_bytes(), bad);
-                assert!(extent == good || !check(&extent, &file), "another name has the same contents");
-            }
-            let mut damaged = file.clone();
-            let at = random() as usize % damaged.len();
-            damaged[at] ^= 1 << (random() % 8);
-            assert!(!check(&good, &damaged));
-            damaged.truncate(random() as usize % damaged.len());
-            assert!(!check(&good, &damaged));
-        }
-        for name in ["", "-----", "1-2-3-4-5", "1-2-3-4-ffffffffffffffff-5", "1-2-3-4-5-0", "01-2-0-7-a-5"] {
-            assert_eq!(parse_name(name), None, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_disk_that_fails_only_ends_the_cache() {
-        let dir = tempfile::tempdir().unwrap();
-        let cache = open(dir.path(), 20 * BLOCK);
-        fs::remove_dir_all(&cache.dir).unwrap();
-        keep(&cache, 2, 1, 0, b"hello");
-        assert!(!cache.has_room());
-        assert!(cache.keep(fid(2), Version(1), 0, Bytes::from_static(b"x")).is_none());
-        assert_eq!(read(&cache, 2, 1, 0), None);
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use crate::cache::lru::{Lru, LruPlace};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use soda_types::{Fid, Version};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use tokio::sync::oneshot;
 
@@ -27,6 +27,8 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 const MOST_ZEROS: u64 = 1 << 20;
 /// A file that random writes have cut into more pieces is dropped.
 const MOST_EXTENTS: usize = 8192;
+/// Extents that have been read through and stay nevertheless: the kernel's requests overtake each other.
+const MOST_PASSED: usize = 4;
 
 #[derive(Debug, Default)]
 pub(crate) struct FileData {
@@ -50,6 +52,14 @@ struct Write {
 struct Extent {
     bytes: Bytes,
     place: LruPlace,
+    stay: Stay,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stay {
+    UntilRoomIsNeeded,
+    UntilReadThrough,
+    ReadThrough,
 }
 
 #[derive(Debug)]
@@ -75,6 +85,8 @@ pub(crate) struct Memory {
     bytes: u64,
     limit: u64,
     next_id: u64,
+    /// Where extents were read through that then may go, the oldest first.
+    passed: VecDeque<(Fid, u64)>,
 }
 
 /// What the cache has of a range.
@@ -88,7 +100,8 @@ pub(crate) enum Found {
 
 impl Memory {
     pub(crate) fn new(limit: u64) -> Memory {
-        Memory { files: FxHashMap::default(), lru: Lru::default(), bytes: 0, limit, next_id: 0 }
+        let (files, lru, passed) = (FxHashMap::default(), Lru::default(), VecDeque::new());
+        Memory { files, lru, bytes: 0, limit, next_id: 0, passed }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -114,11 +127,11 @@ impl Memory {
     }
 
     pub(crate) fn find(&mut self, fid: Fid, range: Range<u64>) -> Found {
-        let Some(file) = self.files.get(&fid) else { return Found::Missing(range) };
+        let Some(file) = self.files.get_mut(&fid) else { return Found::Missing(range) };
         let mut chunks = Vec::new();
         let mut at = range.start;
         while at < range.end {
-            let Some((start, extent)) = file.extents.range(..=at).next_back() else {
+            let Some((start, extent)) = file.extents.range_mut(..=at).next_back() else {
                 return Found::Missing(at..file.next_extent(at, range.end));
             };
             let end = start + extent.bytes.len() as u64;
@@ -128,9 +141,33 @@ impl Memory {
             let until = end.min(range.end);
             chunks.push(extent.bytes.slice((at - start) as usize..(until - start) as usize));
             self.lru.touch(&extent.place);
+            if until == end && extent.stay == Stay::UntilReadThrough {
+                extent.stay = Stay::ReadThrough;
+                self.passed.push_back((fid, *start));
+            }
             at = until;
         }
+        self.drop_passed();
         Found::All(chunks)
+    }
+
+    /// What was entered there goes soon after it has been read to its end: it can be had again as cheaply.
+    pub(crate) fn let_pass(&mut self, fid: Fid, offset: u64) {
+        let extent = self.files.get_mut(&fid).and_then(|file| file.extents.get_mut(&offset));
+        if let Some(extent) = extent {
+            extent.stay = Stay::UntilReadThrough;
+        }
+    }
+
+    fn drop_passed(&mut self) {
+        while self.passed.len() > MOST_PASSED {
+            let Some((fid, offset)) = self.passed.pop_front() else { return };
+            let extent = self.files.get(&fid).and_then(|file| file.extents.get(&offset));
+            // Others may be in its place by now.
+            if extent.is_some_and(|extent| extent.stay == Stay::ReadThrough) {
+                self.remove_extent(fid, offset);
+            }
+        }
     }
 
     /// All missing stretches of the range that nobody is fetching.
@@ -349,7 +386,7 @@ impl Memory {
                         extent.bytes.slice((piece.start - start) as usize..(piece.end - start) as usize);
                     self.bytes += cost(&bytes);
                     let place = self.lru.insert((fid, piece.start));
-                    file.extents.insert(piece.start, Extent { bytes, place });
+                    file.extents.insert(piece.start, Extent { bytes, place, stay: Stay::UntilRoomIsNeeded });
                 }
             }
         }
@@ -368,15 +405,23 @@ impl Memory {
         self.bytes += cost(&bytes);
         let place = self.lru.insert((fid, offset));
         let file = self.files.entry(fid).or_default();
-        file.extents.insert(offset, Extent { bytes, place });
+        file.extents.insert(offset, Extent { bytes, place, stay: Stay::UntilRoomIsNeeded });
         while self.bytes > self.limit {
             let Some((fid, offset)) = self.lru.oldest().copied() else { break };
-            let extent = self.files.get_mut(&fid).and_then(|file| file.extents.remove(&offset));
-            let Some(extent) = extent else { break };
-            self.bytes -= cost(&extent.bytes);
-            self.lru.remove(extent.place);
-            self.drop_if_empty(fid);
+            if !self.remove_extent(fid, offset) {
+                break;
+            }
         }
+    }
+
+    /// Whether there was one.
+    fn remove_extent(&mut self, fid: Fid, offset: u64) -> bool {
+        let extent = self.files.get_mut(&fid).and_then(|file| file.extents.remove(&offset));
+        let Some(extent) = extent else { return false };
+        self.bytes -= cost(&extent.bytes);
+        self.lru.remove(extent.place);
+        self.drop_if_empty(fid);
+        true
     }
 
     /// Takes the neighbours out that are short enough to be one extent with these bytes, and returns that extent.

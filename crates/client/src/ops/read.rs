@@ -80,6 +80,8 @@ enum Step {
 pub(super) struct Orders {
     server: Vec<(Range<u64>, FetchId, Ticket)>,
     disk: Vec<(Extent, FetchId)>,
+    /// Wanted by who reads in order, who does not come back as a rule.
+    in_order: bool,
 }
 
 /// Under way, whether or not anybody waits for them.
@@ -193,7 +195,8 @@ impl Inner {
             .get_or_insert_with(|| crate::lock(&wanted.file.sequence).plan(range.clone(), attr.size))
             .clone();
         let found = state.memory.find(fid, range.clone());
-        let (mut ahead, mut wanted_now) = (Orders::default(), Orders::default());
+        let mut ahead = Orders { in_order: true, ..Orders::default() };
+        let mut wanted_now = Orders::default();
         if wanted.tries == 0 && !untold {
             self.plan_fetches(&mut state, now, (fid, &attr), plan.ahead, &mut ahead);
             let lengths = ahead.server.iter().map(|(range, ..)| range.end - range.start);
@@ -293,8 +296,13 @@ impl Inner {
     pub(super) fn begin(self: &Arc<Inner>, fid: Fid, orders: Orders) -> Fetches {
         let server = orders.server.into_iter().map(|(range, id, ticket)| self.fetch(fid, range, id, ticket));
         let server = server.collect();
-        let load =
-            |(extent, id): &(Extent, FetchId)| Load { inner: Arc::clone(self), extent: *extent, id: *id };
+        let in_order = orders.in_order;
+        let load = |(extent, id): &(Extent, FetchId)| Load {
+            inner: Arc::clone(self),
+            extent: *extent,
+            id: *id,
+            in_order,
+        };
         // Of many small pieces not each takes a thread.
         let unit = |(extent, _): &(Extent, FetchId)| extent.range().start / UNIT;
         let by_unit = orders.disk.chunk_by(|one, next| unit(one) == unit(next));
@@ -396,21 +404,27 @@ struct Load {
     inner: Arc<Inner>,
     extent: Extent,
     id: FetchId,
+    in_order: bool,
 }
 
 impl Load {
     /// Into memory, if it is still what is wanted when it is there. Blocks.
     fn run(self) {
         let (inner, fid) = (&self.inner, self.extent.fid());
-        let Some(bytes) = inner.disk.get().and_then(|disk| disk.read(&self.extent)) else { return };
+        let Some(disk) = inner.disk.get() else { return };
+        let Some(bytes) = disk.read(&self.extent) else { return };
         inner.stats.disk_hits.one();
+        let passes = self.in_order && disk.may_pass(&self.extent);
         let (mut state, now) = inner.locked();
         let current = match inner.config.consistency {
             Consistency::Lease => state.peek_attr(now, fid),
             _ => state.existing(fid).and_then(|inode| inode.attr),
         };
         let fresh = current.filter(|attr| disk_version(attr) == self.extent.version());
-        state.memory.end_fetch(fid, self.id, fresh.map(|attr| (attr.data_version, bytes)));
+        let entered = fresh.map(|attr| (attr.data_version, bytes));
+        if state.memory.end_fetch(fid, self.id, entered) == Kept::Yes && passes {
+            state.memory.let_pass(fid, self.extent.range().start);
+        }
     }
 }
 

@@ -160,3 +160,37 @@ fn zeros_cost_no_memory_and_many_are_not_kept() {
     memory.clear(fid());
     assert_eq!(memory.bytes(), 0);
 }
+
+#[test]
+fn what_passes_goes_when_it_has_been_read_to_its_end() {
+    const LEN: u64 = JOIN_UP_TO as u64 + 1;
+    let mut memory = Memory::new(1 << 20);
+    let extent = |number: u64| number * LEN..(number + 1) * LEN;
+    let passing = 2 + MOST_PASSED as u64;
+    for number in 0..passing + 1 {
+        fill(&mut memory, extent(number), number as u8);
+        if number < passing {
+            memory.let_pass(fid(), number * LEN);
+        }
+    }
+    let all = (passing + 1) * LEN;
+    for _ in 0..3 {
+        assert_eq!(read(&mut memory, 0..LEN - 1), Some(vec![0; LEN as usize - 1]));
+    }
+    assert_eq!(read(&mut memory, 0..2 * LEN).map(|data| data.len()), Some(2 * LEN as usize));
+    assert_eq!(memory.bytes(), all, "the kernel may come again");
+    // In its place is something else by now.
+    memory.write(fid(), LEN, bytes(LEN as usize, 99), V1);
+    for number in 2..passing {
+        assert_eq!(read(&mut memory, extent(number)), Some(vec![number as u8; LEN as usize]));
+    }
+    assert_eq!(memory.missing(fid(), 0..all), vec![extent(0)]);
+    assert_eq!(read(&mut memory, extent(1)), Some(vec![99; LEN as usize]));
+    assert_eq!(memory.bytes(), all - LEN);
+    // Room is made of the others as ever.
+    for number in passing + 1..3000 {
+        fill(&mut memory, extent(number), 1);
+        assert!(memory.bytes() <= 1 << 20);
+    }
+    assert_eq!(read(&mut memory, extent(2)), None);
+}
