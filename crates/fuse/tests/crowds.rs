@@ -10,7 +10,7 @@ use rustix::fs::FlockOperation::{LockExclusive, Unlock};
 use rustix::fs::flock;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 /// More than twice the entries that a queue begins with.
@@ -144,6 +144,37 @@ fn the_first_file_lets_in_who_waits() {
                 mount.fs.release();
             },
         );
+        mount.end();
+    });
+}
+
+/// Of requests that come together, the first are answered before the last is taken in hand.
+#[test]
+fn answers_do_not_wait_for_all_requests_that_came_with_theirs() {
+    const TOGETHER: usize = 40;
+    on_each(|mount| {
+        let (core, answered) = (allowed_cores()[0], AtomicUsize::new(0));
+        let file = File::open(mount.file(2)).unwrap();
+        let stat = || {
+            run_on(core);
+            assert!(file.metadata().unwrap().is_file());
+            answered.fetch_add(1, Ordering::Relaxed);
+        };
+        wait_until("nothing is asked", || mount.waiting() == 0);
+        mount.fs.stop();
+        thread::scope(|scope| {
+            let _rescue = mount.rescue();
+            scope.spawn(stat);
+            wait_until("one is brought", || mount.fs.waiting_to_go_on() == 1);
+            for _ in 0..TOGETHER {
+                scope.spawn(stat);
+            }
+            wait_until("all have called", || mount.waiting() == 1 + TOGETHER);
+            mount.fs.go_on_for(1 + TOGETHER / 2);
+            wait_until("some are answered", || answered.load(Ordering::Relaxed) > TOGETHER / 4);
+            mount.fs.go_on();
+        });
+        drop(file);
         mount.end();
     });
 }

@@ -1,14 +1,17 @@
 //! Failures cost time, never correctness, and never for ever: bounds on waiting, and what goes on by itself.
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use soda_system_tests::cell::{
-    Cell, LONG_TERM, MEASURED_TERM, Network, PATIENCE, Setting, TERM, is_mounted, prerequisites, soda_binary,
+    Cell, LONG_TERM, MEASURED_TERM, Network, PATIENCE, Setting, TERM, is_mounted, prerequisites,
+    skip_not_allowed, soda_binary,
 };
 use soda_system_tests::wait::{self, Finish};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 /// Past the end of a term: the server's own margin.
@@ -320,6 +323,43 @@ fn what_was_acknowledged_survives_the_crash_of_everything() {
             _ => assert_eq!(content.unwrap(), format!("content {number}")),
         }
     }
+}
+
+/// For mounts whose daemon asks for none (Linux 6.15 and later).
+const TIME_LIMIT: &str = "/proc/sys/fs/fuse/default_request_timeout";
+
+/// What was there before is there again when this is dropped. Mounts keep what was there when they were made.
+struct Restored(String);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        let _ = fs::write(TIME_LIMIT, self.0.trim());
+    }
+}
+
+// SEMANTICS 27, 38, 40
+#[test]
+fn a_default_time_limit_for_requests_ends_no_mount() {
+    /// Linux takes no less, and looks so often.
+    const LEAST: Duration = Duration::from_secs(15);
+    if !prerequisites() {
+        return;
+    }
+    let Ok(was) = fs::read_to_string(TIME_LIMIT) else { return println!("this Linux has none") };
+    let restored = Restored(was);
+    if fs::write(TIME_LIMIT, LEAST.as_secs().to_string()).is_err() {
+        return skip_not_allowed("the time limit is not ours to set");
+    }
+    let cell = Cell::unhurried(1);
+    drop(restored);
+    let [holder, waiter] = [(); 2].map(|()| File::create(cell.root(0).join("file")).unwrap());
+    flock(&holder, FlockOperation::LockExclusive).unwrap();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || tell.send(flock(&waiter, FlockOperation::LockExclusive)));
+    // When Linux has looked twice, the mount would have ended.
+    assert_eq!(told.recv_timeout(LEAST * 2 + SLACK), Err(RecvTimeoutError::Timeout));
+    flock(&holder, FlockOperation::Unlock).unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(Ok(())));
 }
 
 #[test]

@@ -14,8 +14,9 @@ use std::time::Duration;
 
 /// Small, so that many states can be kept.
 const PLACEMENT: Placement = Placement::Within { bytes: 10_000 };
-/// What a dead daemon's kernel answers.
-const DEATH: [rustix::io::Errno; 4] = [
+/// What a dead daemon's kernel answers. CANCELED: over io_uring (Linux 6.18), if it had not been brought to the daemon.
+const DEATH: [rustix::io::Errno; 5] = [
+    rustix::io::Errno::CANCELED,
     rustix::io::Errno::NOTCONN,
     rustix::io::Errno::CONNABORTED,
     rustix::io::Errno::INTR,

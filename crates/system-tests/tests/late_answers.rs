@@ -3,7 +3,11 @@
 //! The kernel copies an answer out when the daemon writes it, but what it means is made of it by the thread that asked, once it
 //! runs. On a busy machine that can be after the recall for another machine's change, of which the kernel was told in between.
 
-use soda_system_tests::cell::{Cell, LONG_TERM, PATIENCE, Setting, prerequisites, skip};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use soda_system_tests::cell::{
+    Cell, LONG_TERM, Mount, PATIENCE, Setting, TERM, prerequisites, skip, transport,
+};
 use soda_system_tests::wait::{self, TIMED_OUT};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -202,6 +206,48 @@ fn a_late_listing_is_not_believed() {
         assert!(inside.join("new").is_dir());
         answer
     });
+}
+
+/// Threads of a mount's daemon that run beside the queue of the core that is taken away.
+fn keep_off_core(mount: &Mount) {
+    let mut others = CpuSet::new();
+    let core: usize = CORE.parse().unwrap();
+    (0..CpuSet::MAX_CPU).filter(|other| *other != core).for_each(|other| others.set(other));
+    for thread in fs::read_dir(format!("/proc/{}/task", mount.process())).unwrap() {
+        let thread = thread.unwrap().path();
+        let name = fs::read_to_string(thread.join("comm")).unwrap();
+        if name.trim() != format!("fuse-core-{CORE}") {
+            let number = thread.file_name().unwrap().to_str().unwrap().parse::<i32>().unwrap();
+            sched_setaffinity(Pid::from_raw(number), &others).unwrap();
+        }
+    }
+}
+
+/// Over io_uring who has an answer leaves it to the queue's thread, which may not get its core for longer than the lease has in
+/// reserve: what the kernel is told then begins to count too late.
+// SEMANTICS 37
+#[test]
+fn an_answer_that_the_kernel_gets_too_late_for_its_lease_is_noticed() {
+    /// Longer than is kept in reserve of `TERM`: an eighth, and 40 ms.
+    const TOO_LONG: Duration = Duration::from_millis(400);
+    const NOTICED: &str = "stopped while answering";
+    if !prerequisites() || transport() != "uring" {
+        return println!("of io_uring only");
+    }
+    let mount_options = &["-o", "write=through"];
+    let setting = Setting { term: TERM, mount_options, ..Setting::default() };
+    let is_noticed = (0..TRIES).any(|_| {
+        let cell = Cell::assemble(2, &setting);
+        fs::write(cell.root(1).join("file"), b"content").unwrap();
+        keep_off_core(&cell.mounts[0]);
+        let file = cell.root(0).join("file");
+        let log = || fs::read_to_string(cell.mounts[0].log()).unwrap();
+        assert!(!log().contains(NOTICED), "{}", log());
+        late(&cell, &["stat".as_ref(), file.as_ref()], |_| true, |_| std::thread::sleep(TOO_LONG));
+        // Not where the server was away for so long that nothing was left of the lease.
+        wait::until(TERM / 2, || log().contains(NOTICED))
+    });
+    assert!(is_noticed, "no answer was noticed to be late");
 }
 
 /// Linux takes attributes for valid just before it sets them, and stat takes no lock: who looks just then would see those of

@@ -8,6 +8,7 @@
 pub(crate) mod cores;
 pub(crate) mod daemon;
 mod held;
+mod stop;
 mod switch;
 
 pub(crate) use switch::UringOn;
@@ -25,9 +26,10 @@ use soda_types::{Attr, Errno, FileKind, Ino, Timestamp, Version};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
+use stop::{Place, Stop};
 
 pub(crate) const FILE_LEN: u64 = 64 << 20;
 /// Files from here on have [`SMALL_LEN`] bytes, and the kernel may believe their attributes.
@@ -68,10 +70,7 @@ pub(crate) struct Null {
     pub(crate) keeps_root: AtomicBool,
     held: Mutex<Held>,
     lock: Mutex<Lock>,
-    has_stopped: Mutex<Option<Place>>,
-    goes_on: Condvar,
-    /// Threads that wait for that.
-    waiting_to_go_on: AtomicUsize,
+    stop: Stop,
     /// By when the kernel has to have attributes of files.
     due: Mutex<Option<Due>>,
     /// Where it is mounted.
@@ -102,48 +101,16 @@ impl Answers {
     }
 }
 
-/// Where a thread that brings a request waits.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Place {
-    Before,
-    /// It has answered, attributes.
-    Behind,
-}
-
 impl Null {
-    /// From here on nothing is taken in hand: the thread that brings a request waits.
-    pub(crate) fn stop(&self) {
-        *self.has_stopped.lock().unwrap() = Some(Place::Before);
-    }
-
     /// From here on a thread that has answered who asked for a file's attributes does nothing more. The kernel has to have these
     /// by `due`.
     pub(crate) fn stop_behind(&self, due: Due) {
         *self.due.lock().unwrap() = Some(due);
-        *self.has_stopped.lock().unwrap() = Some(Place::Behind);
+        self.stop_at(Place::Behind);
     }
 
     pub(crate) fn arrived(&self) -> Vec<Due> {
         self.arrived.lock().unwrap().clone()
-    }
-
-    fn wait_at(&self, place: Place) {
-        let stopped = self.has_stopped.lock().unwrap();
-        if *stopped != Some(place) {
-            return;
-        }
-        self.waiting_to_go_on.fetch_add(1, Ordering::Relaxed);
-        drop(self.goes_on.wait_while(stopped, |stopped| *stopped == Some(place)).unwrap());
-        self.waiting_to_go_on.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn go_on(&self) {
-        *self.has_stopped.lock().unwrap() = None;
-        self.goes_on.notify_all();
-    }
-
-    pub(crate) fn waiting_to_go_on(&self) -> usize {
-        self.waiting_to_go_on.load(Ordering::Relaxed)
     }
 
     /// How many wait for the lock.

@@ -136,7 +136,7 @@ impl Cell {
         let server = Server::start(dir.path(), data, namespaces.as_ref(), setting);
         let mut cell = Cell { mounts: Vec::new(), server, namespaces, dir };
         for number in 0..clients {
-            let mount = cell.new_mount(number, &prefix, setting.mount_options);
+            let mount = cell.new_mount(number, &prefix, setting);
             cell.mounts.push(mount);
         }
         cell
@@ -206,7 +206,7 @@ impl Cell {
         }
     }
 
-    fn new_mount(&self, number: usize, words: &[&str], options: &[&str]) -> Mount {
+    fn new_mount(&self, number: usize, words: &[&str], setting: &Setting<'_>) -> Mount {
         let address = match &self.namespaces {
             Some(namespaces) => namespaces.server_address(number, self.server.port()),
             None => self.server.address(),
@@ -214,7 +214,8 @@ impl Cell {
         let mut prefix =
             self.namespaces.as_ref().map(|namespaces| namespaces.enter_client(number)).unwrap_or_default();
         prefix.extend(words.iter().map(|word| (*word).to_owned()));
-        let mut mount = Mount::new(self.dir.path(), number, &address, prefix, options);
+        let (transport, options) = (mount::transport_on(setting.kernel), setting.mount_options);
+        let mut mount = Mount::new(self.dir.path(), number, &address, prefix, &transport, options);
         mount.start();
         mount
     }

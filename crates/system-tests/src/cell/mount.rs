@@ -30,6 +30,7 @@ impl Mount {
         number: usize,
         address: &str,
         prefix: Vec<String>,
+        transport: &str,
         options: &[&str],
     ) -> Mount {
         let root = dir.join(format!("mount{number}"));
@@ -42,7 +43,7 @@ impl Mount {
         words.push(format!("{address}/main"));
         words.push(root.display().to_string());
         words.push("--foreground".to_owned());
-        words.extend(["-o".to_owned(), format!("transport={}", transport())]);
+        words.extend(["-o".to_owned(), format!("transport={transport}")]);
         words.extend(options.iter().map(|option| (*option).to_owned()));
         Mount { child: None, words, root, log: dir.join(format!("mount{number}.log")) }
     }
@@ -308,6 +309,16 @@ impl Drop for Mount {
 /// switches on in the kernel must make no difference.
 pub fn transport() -> String {
     std::env::var("SODA_TEST_TRANSPORT").unwrap_or_else(|_| "dev".to_owned())
+}
+
+/// As [`transport`], where mounts take the kernel for `kernel`: before Linux 6.14 there is no io_uring for them.
+pub(super) fn transport_on(kernel: Option<&str>) -> String {
+    let number = |part: Option<&str>| part.and_then(|part| part.parse::<u32>().ok());
+    let mut parts = kernel.unwrap_or_default().split('.');
+    match (number(parts.next()), number(parts.next())) {
+        (Some(major), Some(minor)) if (major, minor) < (6, 14) => "dev".to_owned(),
+        _ => transport(),
+    }
 }
 
 /// Whether something is mounted exactly there. Reads the kernel's table; asks no file system.
