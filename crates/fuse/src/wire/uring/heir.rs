@@ -128,7 +128,7 @@ impl<H: Handler> QueueThread<H> {
 
     /// Entries of a queue whose core is not there.
     fn add_for_nobody(&mut self) {
-        let added = (0..DEPTH_OFFLINE).try_for_each(|_| self.add(Entry::new()?));
+        let added = self.add_more(DEPTH_OFFLINE);
         if let Err(error) = added {
             tracing::warn!(%error, core = self.queue.number, "a queue without entries");
         }

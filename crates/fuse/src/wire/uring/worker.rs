@@ -130,15 +130,13 @@ impl<H: Handler> QueueThread<H> {
             // Nor can it be nudged.
             tracing::warn!(%error, core, "not allowed here: if many callers wait there, others may have to");
         }
-        for entry in entries {
-            self.add(entry)?;
-        }
+        entries.into_iter().for_each(|entry| self.add(entry));
         if let Err(error) = self.ring.flush() {
             tracing::info!(%error, core, "the kernel takes the entries of a queue later");
         }
         // A refusal is there at once.
         let mut refused = None;
-        while let Some(event) = self.ring.next()? {
+        while let Some(event) = self.ring.next() {
             match event {
                 Event::Refused(error, _) => {
                     self.total -= 1;
@@ -157,15 +155,19 @@ impl<H: Handler> QueueThread<H> {
         }
     }
 
-    pub(super) fn add(&mut self, entry: Entry) -> io::Result<()> {
-        self.ring.register(entry)?;
+    pub(super) fn add(&mut self, entry: Entry) {
+        self.ring.register(entry);
         self.total += 1;
-        Ok(())
+    }
+
+    /// So many new ones.
+    pub(super) fn add_more(&mut self, count: usize) -> io::Result<()> {
+        (0..count).try_for_each(|_| Entry::new().map(|entry| self.add(entry)))
     }
 
     fn serve(&mut self) -> io::Result<()> {
         while let Some(answered) = self.queue.fall_asleep(self.ring.outstanding()) {
-            self.commit(answered)?;
+            self.commit(answered);
             if self.hand_over()? == HandedOver::No || self.ring.ready() == 0 {
                 self.ring.wait(self.refusals.pause(Instant::now()))?;
             }
@@ -180,11 +182,11 @@ impl<H: Handler> QueueThread<H> {
     fn take_all(&mut self) -> io::Result<()> {
         let mut last = Instant::now();
         for left in (0..self.ring.ready()).rev() {
-            let Some(event) = self.ring.next()? else { break };
+            let Some(event) = self.ring.next() else { break };
             self.take(event)?;
             let ready = self.queue.answered();
             if left > 0 && (ready >= TOGETHER || ready > 0 && last.elapsed() > TOGETHER_FOR) {
-                self.commit(self.queue.hand_over_early())?;
+                self.commit(self.queue.hand_over_early());
                 self.ring.hand_over()?;
                 self.note_arrival();
                 last = Instant::now();
@@ -193,9 +195,9 @@ impl<H: Handler> QueueThread<H> {
         Ok(())
     }
 
-    fn commit(&mut self, answered: Answered) -> io::Result<()> {
+    fn commit(&mut self, answered: Answered) {
         self.due = Due::earliest(self.due, answered.due);
-        answered.entries.into_iter().try_for_each(|entry| self.ring.commit(entry))
+        answered.entries.into_iter().for_each(|entry| self.ring.commit(entry));
     }
 
     /// Answers that the kernel has to have in time are given to it before the wait: after that nobody could say when it got them.
@@ -289,7 +291,7 @@ impl<H: Handler> QueueThread<H> {
         let had = self.total;
         let more = if self.refusals.are_there() { A_FEW } else { self.total.max(A_FEW) };
         let more = more.min(MOST - self.total);
-        let added = (0..more).try_for_each(|_| self.add(Entry::new()?)).and_then(|()| self.ring.flush());
+        let added = self.add_more(more).and_then(|()| self.ring.flush());
         if let Err(error) = added
             && self.refusals.note(now)
         {
@@ -304,13 +306,10 @@ impl<H: Handler> QueueThread<H> {
         let until = Instant::now() + LAST_WAIT;
         while self.ring.outstanding() > 0 && Instant::now() < until {
             let step = Duration::from_millis(20);
-            let waited = self.ring.wait(Some(step)).and_then(|()| {
-                while self.ring.next()?.is_some() {}
-                Ok(())
-            });
-            if waited.is_err() {
+            if self.ring.wait(Some(step)).is_err() {
                 return;
             }
+            while self.ring.next().is_some() {}
         }
     }
 }
@@ -371,7 +370,7 @@ mod tests {
         let mut thread = thread(REFUSES, Arc::new(Told::default()));
         thread.total = 100;
         let drain = |thread: &mut QueueThread<Told>| {
-            while let Some(event) = thread.ring.next().unwrap() {
+            while let Some(event) = thread.ring.next() {
                 thread.take(event).unwrap();
             }
         };
@@ -435,7 +434,7 @@ mod tests {
             header[4..8].copy_from_slice(&abi::opcode::STATFS.to_ne_bytes());
             header[8..16].copy_from_slice(&unique.to_ne_bytes());
             entry.answer(&header, &[]);
-            thread.ring.commit(entry).unwrap();
+            thread.ring.commit(entry);
         }
         thread.total = REQUESTS as usize;
         thread.ring.hand_over().unwrap();
