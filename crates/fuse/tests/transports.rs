@@ -9,6 +9,7 @@ use null::{
     wait_until,
 };
 use soda_client::Due;
+use soda_fuse::wire::QueueFault;
 use soda_fuse::wire::connection::{ConnectError, Transport, TransportChoice};
 use soda_types::Monotonic;
 use std::fs::File;
@@ -330,6 +331,56 @@ fn auto_takes_io_uring_where_it_is_switched_on() {
     let Some(on) = UringOn::turn() else { return };
     assert_eq!(auto(&Runtime::new().unwrap()), Transport::Uring);
     drop(on);
+}
+
+/// Until all queues have entries there is a way back to the device, and after a refusal it is taken: from then on Linux (6.18)
+/// would look at its switch for each answer.
+#[test]
+fn a_mount_of_which_the_kernel_refuses_queues_is_over_the_device_as_long_as_it_can_be() {
+    if !can_mount() || !is_wanted() {
+        return;
+    }
+    let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap();
+    let last: usize = possible.trim().rsplit(['-', ',']).next().unwrap().parse().unwrap();
+    let runtime = Runtime::new().unwrap();
+    let (dev, uring) = (Transport::Dev, Transport::Uring);
+    let first = if last > 0 { dev } else { uring };
+    let cases = [
+        (0, QueueFault::All, dev),
+        (0, QueueFault::One, first),
+        (last, QueueFault::All, dev),
+        (last, QueueFault::One, uring),
+    ];
+    for (queue, fault, expected) in cases {
+        let start = |choice| {
+            let _on = UringOn::turn().unwrap();
+            NullMount::try_start_after(|connection| connection.spoil(queue, fault), choice, runtime.handle())
+        };
+        match (start(TransportChoice::Only(uring)), expected) {
+            (Ok(mount), Transport::Uring) => mount.end(),
+            (Err(ConnectError::NoUring(why)), Transport::Dev) => {
+                assert!(why.contains("the kernel refuses its queues"), "{why}");
+            }
+            (started, _) => panic!("{queue}, {fault:?}: {started:?}"),
+        }
+        let mount = start(TransportChoice::Auto).unwrap();
+        assert_eq!(mount.transport, expected, "{queue}, {fault:?}");
+        in_threads(8, |number| {
+            let file = File::options().read(true).write(true).open(mount.file(number * 2)).unwrap();
+            for round in 0..50 {
+                assert_eq!(mount.file(number).metadata().unwrap().len(), FILE_LEN);
+                file.read_exact_at(&mut vec![0; 100_000], round).unwrap();
+                file.write_all_at(&vec![1; 100_000], round).unwrap();
+            }
+        });
+        mount.fs.hold();
+        let mut killed = reader(&mount, 0);
+        wait_until("a reader waits", || mount.fs.held() == 1);
+        killed.kill().unwrap();
+        wait_until("it has ended", || has_ended(&mut killed));
+        mount.fs.release();
+        mount.end();
+    }
 }
 
 #[test]

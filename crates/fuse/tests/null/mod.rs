@@ -8,6 +8,7 @@
 pub(crate) mod cores;
 pub(crate) mod daemon;
 mod held;
+mod notify;
 mod switch;
 
 pub(crate) use switch::UringOn;
@@ -363,9 +364,34 @@ impl NullMount {
         NullMount::try_start_in(dir, choice, cores(), runtime)
     }
 
+    /// `first`: what is done with the connection before it is served.
+    ///
+    /// # Errors
+    /// As [`NullMount::try_start`].
+    pub(crate) fn try_start_after(
+        first: impl FnOnce(&mut Connection),
+        choice: TransportChoice,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<NullMount, ConnectError> {
+        let dir = new_dir();
+        let mut mount = NullMount::start_after(first, dir.path(), choice, cores(), runtime)?;
+        mount.own_dir = Some(dir);
+        Ok(mount)
+    }
+
     /// # Errors
     /// As [`NullMount::try_start`].
     pub(crate) fn try_start_in(
+        dir: &Path,
+        choice: TransportChoice,
+        cores: Cores,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<NullMount, ConnectError> {
+        NullMount::start_after(|_| {}, dir, choice, cores, runtime)
+    }
+
+    fn start_after(
+        first: impl FnOnce(&mut Connection),
         dir: &Path,
         choice: TransportChoice,
         cores: Cores,
@@ -380,7 +406,8 @@ impl NullMount {
         let fs = NullFs::default();
         fs.0.dir.set(dir.to_owned()).unwrap();
         let readers = Readers { threads: 3, cores };
-        let served = Connection::negotiate(&device, choice).and_then(|connection| {
+        let served = Connection::negotiate(&device, choice).and_then(|mut connection| {
+            first(&mut connection);
             let (agreement, answers) = (connection.agreement(), connection.answers());
             Ok((connection.serve(readers, Arc::new(fs.clone()), runtime)?, agreement, answers))
         });
@@ -419,33 +446,6 @@ impl NullMount {
 
     pub(crate) fn root(&self) -> &Path {
         &self.dir
-    }
-
-    /// Drops what the kernel has of a file's pages and attributes.
-    pub(crate) fn invalidate(&self, number: u64) -> std::io::Result<()> {
-        const INVAL_INODE: i32 = 2;
-        let mut record = [0; 24];
-        record[..8].copy_from_slice(&(number + 2).to_ne_bytes());
-        self.device.send(0, INVAL_INODE, &[&record])
-    }
-
-    /// Gives the kernel the beginning of a file, as it is.
-    pub(crate) fn store(&self, number: u64, len: usize) -> std::io::Result<()> {
-        const STORE: i32 = 4;
-        let mut record = [0; 24];
-        record[..8].copy_from_slice(&(number + 2).to_ne_bytes());
-        record[16..20].copy_from_slice(&(len as u32).to_ne_bytes());
-        self.device.send(0, STORE, &[&record, &vec![number as u8 + 2; len]])
-    }
-
-    /// Drops a name, and with it the last that holds its inode.
-    pub(crate) fn invalidate_name(&self, number: u64) -> std::io::Result<()> {
-        const INVAL_ENTRY: i32 = 3;
-        let name = number.to_string();
-        let mut record = [0; 16];
-        record[..8].copy_from_slice(&ROOT.to_ne_bytes());
-        record[8..12].copy_from_slice(&(name.len() as u32).to_ne_bytes());
-        self.device.send(0, INVAL_ENTRY, &[&record, name.as_bytes(), &[0]])
     }
 
     pub(crate) fn control(&self) -> PathBuf {

@@ -179,10 +179,15 @@ impl Ring {
         self.loans.register(entry.room);
     }
 
+    /// Gives the kernel an entry that it cannot take.
+    pub(super) fn register_nothing(&mut self, entry: Entry) {
+        self.loans.register_nothing(entry.room);
+    }
+
     /// Gives the kernel an entry that it cannot take, so that it goes on with the device. Only before all queues have
     /// entries: once it uses them, there is no way back.
     pub(super) fn decline(&mut self) -> io::Result<()> {
-        self.loans.register_nothing(Room::new()?);
+        self.register_nothing(Entry::new()?);
         self.flush()?;
         while self.next().is_some() {}
         Ok(())

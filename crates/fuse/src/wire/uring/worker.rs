@@ -2,7 +2,7 @@
 
 use super::cores::{is_online, run_on};
 use super::ring::{Entry, Event, Ring};
-use super::{Answered, Dispatcher, Handler, Queue, decoy, nudge};
+use super::{Answered, Dispatcher, Handler, Queue, QueueFault, Start, decoy, nudge};
 use crate::wire::audited::Lent;
 use crate::wire::escort::YieldingPlace;
 use crate::wire::{Reply, abi};
@@ -30,6 +30,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const A_FEW: usize = 8;
 /// How long to wait for the kernel to give back its entries at the end.
 const LAST_WAIT: Duration = Duration::from_secs(2);
+
+/// Said with each refusal.
+const LEAVE_IT_ON: &str =
+    "from now on the mount ends if fuse.enable_uring is switched off, so it has to stay on while it is there";
 
 pub(super) struct QueueThread<H> {
     pub(super) queue: Arc<Queue>,
@@ -101,8 +105,8 @@ impl<H: Handler> QueueThread<H> {
         }
     }
 
-    pub(super) fn run(mut self, entries: Vec<Entry>, report: Sender<io::Result<()>>) {
-        let began = self.begin(entries);
+    pub(super) fn run(mut self, entries: Vec<Entry>, start: Start, report: Sender<io::Result<()>>) {
+        let began = self.begin(entries, start);
         let has_begun = began.is_ok();
         let _ = report.send(began);
         if has_begun {
@@ -120,8 +124,8 @@ impl<H: Handler> QueueThread<H> {
         self.take_back();
     }
 
-    /// An error means that the kernel has no entry of this queue.
-    fn begin(&mut self, entries: Vec<Entry>) -> io::Result<()> {
+    /// An error means that the kernel does not use the queues.
+    fn begin(&mut self, entries: Vec<Entry>, start: Start) -> io::Result<()> {
         self.ring.enable()?;
         let core = self.queue.number;
         if let Err(error) = run_on(core)
@@ -130,7 +134,13 @@ impl<H: Handler> QueueThread<H> {
             // Nor can it be nudged.
             tracing::warn!(%error, core, "not allowed here: if many callers wait there, others may have to");
         }
-        entries.into_iter().for_each(|entry| self.add(entry));
+        for (place, entry) in entries.into_iter().enumerate() {
+            match start.fault {
+                Some(QueueFault::All) => self.add_nothing(entry),
+                Some(QueueFault::One) if place == 0 => self.add_nothing(entry),
+                _ => self.add(entry),
+            }
+        }
         if let Err(error) = self.ring.flush() {
             tracing::info!(%error, core, "the kernel takes the entries of a queue later");
         }
@@ -146,9 +156,12 @@ impl<H: Handler> QueueThread<H> {
             }
         }
         match refused {
-            Some(error) if self.total == 0 => Err(error.into()),
+            // From a refusal on Linux (6.18, `fuse_uring_cmd`) looks at its switch for each answer. As long as there is a way back
+            // nobody has to depend on that.
+            Some(error) if self.total == 0 || !start.is_last => Err(error.into()),
             Some(error) => {
-                tracing::warn!(%error, core, total = self.total, "the kernel takes no more entries of a queue");
+                let total = self.total;
+                tracing::warn!(%error, core, total, "the kernel takes no more entries of a queue: {LEAVE_IT_ON}");
                 Ok(())
             }
             None => Ok(()),
@@ -157,6 +170,12 @@ impl<H: Handler> QueueThread<H> {
 
     pub(super) fn add(&mut self, entry: Entry) {
         self.ring.register(entry);
+        self.total += 1;
+    }
+
+    /// The kernel refuses it.
+    fn add_nothing(&mut self, entry: Entry) {
+        self.ring.register_nothing(entry);
         self.total += 1;
     }
 
@@ -238,7 +257,7 @@ impl<H: Handler> QueueThread<H> {
                     (_, Lent::WithAnswer) => return Err(error.into()),
                     (_, Lent::Empty) if self.refusals.note(Instant::now()) => {
                         let queue = self.queue.number;
-                        tracing::error!(%error, queue, "the kernel refuses entries of a queue; tried again");
+                        tracing::error!(%error, queue, "the kernel refuses entries of a queue; tried again. {LEAVE_IT_ON}");
                     }
                     (_, Lent::Empty) => {}
                 }
