@@ -13,13 +13,14 @@ use soda_fuse::wire::QueueFault;
 use soda_fuse::wire::connection::{ConnectError, Transport, TransportChoice};
 use soda_types::Monotonic;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Instant;
 use tokio::runtime::Runtime;
 
 /// As many of them as there are, each in a thread.
@@ -216,9 +217,21 @@ fn the_kernel_says_what_it_forgets() {
 /// while, and pages are given to it.
 #[test]
 fn what_is_read_and_written_and_looked_up_is_invalidated() {
+    /// Bytes that are asked for if nothing is taken away: of two files a megabyte, and what is read ahead.
+    const AT_ONCE: u64 = 2 * (2 << 20);
     on_each(|mount| {
+        let taken = [const { AtomicU64::new(0) }; 4];
         let stop = AtomicBool::new(false);
         let (done, is_done) = channel();
+        let is_enough = || {
+            let read = mount.fs.read.load(Ordering::Relaxed);
+            read > AT_ONCE && taken.iter().all(|taken| taken.load(Ordering::Relaxed) > 0)
+        };
+        let begun = Instant::now();
+        let rounds = |least: u64| {
+            (0..).take_while(move |round| *round < least || !is_enough() && begun.elapsed() < LIMIT / 2)
+        };
+        let rounds = &rounds;
         thread::scope(|scope| {
             let _rescue = mount.rescue();
             for number in [1, 3, 1, 3] {
@@ -226,7 +239,7 @@ fn what_is_read_and_written_and_looked_up_is_invalidated() {
                 scope.spawn(move || {
                     let file = File::open(mount.file(number)).unwrap();
                     let mut data = vec![0; 300_000];
-                    for round in 0..150u64 {
+                    for round in rounds(150) {
                         file.read_exact_at(&mut data, round * 4096 % (1 << 20)).unwrap();
                         assert!(data.iter().all(|byte| u64::from(*byte) == number + 2));
                     }
@@ -236,30 +249,35 @@ fn what_is_read_and_written_and_looked_up_is_invalidated() {
             let (writer, writer_done) = (&mount, done.clone());
             scope.spawn(move || {
                 let file = File::options().write(true).open(writer.file(1)).unwrap();
-                for round in 0..150u64 {
+                for round in rounds(150) {
                     file.write_all_at(&[3; 5000], round * 700).unwrap();
                 }
                 writer_done.send(()).unwrap();
             });
             let (looker, looker_done) = (&mount, done.clone());
             scope.spawn(move || {
-                for _ in 0..300 {
+                for _ in rounds(300) {
                     assert_eq!(looker.file(5).metadata().unwrap().len(), FILE_LEN);
                 }
                 looker_done.send(()).unwrap();
             });
-            // ENOENT: not known yet.
-            let notify: [fn(&NullMount); 4] = [
-                |mount| mount.invalidate(1).unwrap_or_default(),
-                |mount| mount.invalidate(3).unwrap_or_default(),
-                |mount| mount.invalidate_name(5).unwrap_or_default(),
-                |mount| mount.store(3, 8192).unwrap_or_default(),
+            let notify: [fn(&NullMount) -> io::Result<()>; 4] = [
+                |mount| mount.invalidate(1),
+                |mount| mount.invalidate(3),
+                |mount| mount.invalidate_name(5),
+                |mount| mount.store(3, 8192),
             ];
-            for notify in notify {
+            for (notify, taken) in notify.into_iter().zip(&taken) {
                 let (mount, stop) = (&mount, &stop);
                 scope.spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
-                        notify(mount);
+                        match notify(mount) {
+                            Ok(()) => {
+                                taken.fetch_add(1, Ordering::Relaxed);
+                            }
+                            // Not known yet, or not any more.
+                            Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}"),
+                        }
                     }
                 });
             }
@@ -267,6 +285,13 @@ fn what_is_read_and_written_and_looked_up_is_invalidated() {
             stop.store(true, Ordering::Relaxed);
             assert!(ended, "a deadlock with notifications");
         });
+        let taken = taken.map(AtomicU64::into_inner);
+        assert!(
+            taken.iter().all(|taken| *taken > 0),
+            "the kernel took no notification of some kind: {taken:?}"
+        );
+        let read = mount.fs.read.load(Ordering::Relaxed);
+        assert!(read > AT_ONCE, "pages that were taken away are asked for again: {read} bytes");
         mount.end();
     });
 }

@@ -8,9 +8,11 @@
 pub(crate) mod cores;
 pub(crate) mod daemon;
 mod held;
+mod knobs;
 mod notify;
 mod switch;
 
+pub(crate) use knobs::{control, waiting};
 pub(crate) use switch::UringOn;
 
 use held::{Held, Waits};
@@ -61,6 +63,8 @@ pub(crate) struct Null {
     pub(crate) forgets: AtomicU64,
     pub(crate) interrupts: AtomicU64,
     pub(crate) written: AtomicU64,
+    /// Bytes that were asked for.
+    pub(crate) read: AtomicU64,
     /// Sum of all bytes written, unless [`Null::sums_nothing`].
     pub(crate) sum: AtomicU64,
     /// What is written is looked at no more than by a file system that sends it on.
@@ -284,6 +288,7 @@ impl Handler for NullFs {
                 let _ = reply.created(entry, OpenOut { handle: node, flags: 0 });
             }
             Op::Read { len, .. } => {
+                null.read.fetch_add(len.into(), Ordering::Relaxed);
                 if let Some(reply) = null.hold_back(Waits::Read, reply) {
                     let _ = reply.data(&[null.answers.of(node.0 as u8, len)]);
                 }
@@ -484,23 +489,6 @@ impl NullMount {
 
 pub(crate) fn new_dir() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("soda-null.").tempdir().unwrap()
-}
-
-/// Where the kernel has the knobs of the connection of what is mounted at `dir`.
-pub(crate) fn control(dir: &Path) -> PathBuf {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let line = table.lines().find(|line| line.contains(dir.to_str().unwrap())).unwrap();
-    let minor = line.split(' ').nth(2).and_then(|number| number.split(':').nth(1)).unwrap();
-    let all = Path::new("/sys/fs/fuse/connections");
-    if std::fs::read_dir(all).unwrap().next().is_none() {
-        rustix::mount::mount("none", all, "fusectl", MountFlags::empty(), None).unwrap();
-    }
-    all.join(minor)
-}
-
-/// Requests without an answer.
-pub(crate) fn waiting(dir: &Path) -> usize {
-    std::fs::read_to_string(control(dir).join("waiting")).unwrap().trim().parse().unwrap()
 }
 
 struct Rescue<'a>(&'a NullMount);
