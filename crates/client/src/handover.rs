@@ -100,6 +100,12 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
 }
 
 impl HandedClient {
+    /// Whether all that it counts can be counted on: whoever takes it over cannot refuse it any more.
+    pub fn can_go_on(&self) -> bool {
+        const FAR: u64 = 1 << 62;
+        [self.next_sequence, self.last_digest, self.sessions_lost].into_iter().all(|count| count < FAR)
+    }
+
     /// How many descriptors belong to it.
     pub fn descriptors(&self) -> usize {
         usize::from(self.cache_place.is_some()) + usize::from(self.log_place.is_some())

@@ -317,9 +317,7 @@ impl Notifier {
         }
         // First of all: pages may be waited for.
         self.nodes.all().into_iter().for_each(|fid| self.nodes.attributes_recalled(fid));
-        for fid in self.nodes.all() {
-            let _ = self.data(fid, 0..u64::MAX);
-        }
+        self.all_inodes();
     }
 }
 

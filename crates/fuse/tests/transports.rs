@@ -9,16 +9,18 @@ use null::{
     wait_until,
 };
 use soda_client::Due;
+use soda_fuse::wire::QueueFault;
 use soda_fuse::wire::connection::{ConnectError, Transport, TransportChoice};
 use soda_types::Monotonic;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Instant;
 use tokio::runtime::Runtime;
 
 /// As many of them as there are, each in a thread.
@@ -215,9 +217,21 @@ fn the_kernel_says_what_it_forgets() {
 /// while, and pages are given to it.
 #[test]
 fn what_is_read_and_written_and_looked_up_is_invalidated() {
+    /// Bytes that are asked for if nothing is taken away: of two files a megabyte, and what is read ahead.
+    const AT_ONCE: u64 = 2 * (2 << 20);
     on_each(|mount| {
+        let taken = [const { AtomicU64::new(0) }; 4];
         let stop = AtomicBool::new(false);
         let (done, is_done) = channel();
+        let is_enough = || {
+            let read = mount.fs.read.load(Ordering::Relaxed);
+            read > AT_ONCE && taken.iter().all(|taken| taken.load(Ordering::Relaxed) > 0)
+        };
+        let begun = Instant::now();
+        let rounds = |least: u64| {
+            (0..).take_while(move |round| *round < least || !is_enough() && begun.elapsed() < LIMIT / 2)
+        };
+        let rounds = &rounds;
         thread::scope(|scope| {
             let _rescue = mount.rescue();
             for number in [1, 3, 1, 3] {
@@ -225,7 +239,7 @@ fn what_is_read_and_written_and_looked_up_is_invalidated() {
                 scope.spawn(move || {
                     let file = File::open(mount.file(number)).unwrap();
                     let mut data = vec![0; 300_000];
-                    for round in 0..150u64 {
+                    for round in rounds(150) {
                         file.read_exact_at(&mut data, round * 4096 % (1 << 20)).unwrap();
                         assert!(data.iter().all(|byte| u64::from(*byte) == number + 2));
                     }
@@ -235,30 +249,35 @@ fn what_is_read_and_written_and_looked_up_is_invalidated() {
             let (writer, writer_done) = (&mount, done.clone());
             scope.spawn(move || {
                 let file = File::options().write(true).open(writer.file(1)).unwrap();
-                for round in 0..150u64 {
+                for round in rounds(150) {
                     file.write_all_at(&[3; 5000], round * 700).unwrap();
                 }
                 writer_done.send(()).unwrap();
             });
             let (looker, looker_done) = (&mount, done.clone());
             scope.spawn(move || {
-                for _ in 0..300 {
+                for _ in rounds(300) {
                     assert_eq!(looker.file(5).metadata().unwrap().len(), FILE_LEN);
                 }
                 looker_done.send(()).unwrap();
             });
-            // ENOENT: not known yet.
-            let notify: [fn(&NullMount); 4] = [
-                |mount| mount.invalidate(1).unwrap_or_default(),
-                |mount| mount.invalidate(3).unwrap_or_default(),
-                |mount| mount.invalidate_name(5).unwrap_or_default(),
-                |mount| mount.store(3, 8192).unwrap_or_default(),
+            let notify: [fn(&NullMount) -> io::Result<()>; 4] = [
+                |mount| mount.invalidate(1),
+                |mount| mount.invalidate(3),
+                |mount| mount.invalidate_name(5),
+                |mount| mount.store(3, 8192),
             ];
-            for notify in notify {
+            for (notify, taken) in notify.into_iter().zip(&taken) {
                 let (mount, stop) = (&mount, &stop);
                 scope.spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
-                        notify(mount);
+                        match notify(mount) {
+                            Ok(()) => {
+                                taken.fetch_add(1, Ordering::Relaxed);
+                            }
+                            // Not known yet, or not any more.
+                            Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}"),
+                        }
                     }
                 });
             }
@@ -266,6 +285,13 @@ fn what_is_read_and_written_and_looked_up_is_invalidated() {
             stop.store(true, Ordering::Relaxed);
             assert!(ended, "a deadlock with notifications");
         });
+        let taken = taken.map(AtomicU64::into_inner);
+        assert!(
+            taken.iter().all(|taken| *taken > 0),
+            "the kernel took no notification of some kind: {taken:?}"
+        );
+        let read = mount.fs.read.load(Ordering::Relaxed);
+        assert!(read > AT_ONCE, "pages that were taken away are asked for again: {read} bytes");
         mount.end();
     });
 }
@@ -330,6 +356,56 @@ fn auto_takes_io_uring_where_it_is_switched_on() {
     let Some(on) = UringOn::turn() else { return };
     assert_eq!(auto(&Runtime::new().unwrap()), Transport::Uring);
     drop(on);
+}
+
+/// Until all queues have entries there is a way back to the device, and after a refusal it is taken: from then on Linux (6.18)
+/// would look at its switch for each answer.
+#[test]
+fn a_mount_of_which_the_kernel_refuses_queues_is_over_the_device_as_long_as_it_can_be() {
+    if !can_mount() || !is_wanted() {
+        return;
+    }
+    let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap();
+    let last: usize = possible.trim().rsplit(['-', ',']).next().unwrap().parse().unwrap();
+    let runtime = Runtime::new().unwrap();
+    let (dev, uring) = (Transport::Dev, Transport::Uring);
+    let first = if last > 0 { dev } else { uring };
+    let cases = [
+        (0, QueueFault::All, dev),
+        (0, QueueFault::One, first),
+        (last, QueueFault::All, dev),
+        (last, QueueFault::One, uring),
+    ];
+    for (queue, fault, expected) in cases {
+        let start = |choice| {
+            let _on = UringOn::turn().unwrap();
+            NullMount::try_start_after(|connection| connection.spoil(queue, fault), choice, runtime.handle())
+        };
+        match (start(TransportChoice::Only(uring)), expected) {
+            (Ok(mount), Transport::Uring) => mount.end(),
+            (Err(ConnectError::NoUring(why)), Transport::Dev) => {
+                assert!(why.contains("the kernel refuses its queues"), "{why}");
+            }
+            (started, _) => panic!("{queue}, {fault:?}: {started:?}"),
+        }
+        let mount = start(TransportChoice::Auto).unwrap();
+        assert_eq!(mount.transport, expected, "{queue}, {fault:?}");
+        in_threads(8, |number| {
+            let file = File::options().read(true).write(true).open(mount.file(number * 2)).unwrap();
+            for round in 0..50 {
+                assert_eq!(mount.file(number).metadata().unwrap().len(), FILE_LEN);
+                file.read_exact_at(&mut vec![0; 100_000], round).unwrap();
+                file.write_all_at(&vec![1; 100_000], round).unwrap();
+            }
+        });
+        mount.fs.hold();
+        let mut killed = reader(&mount, 0);
+        wait_until("a reader waits", || mount.fs.held() == 1);
+        killed.kill().unwrap();
+        wait_until("it has ended", || has_ended(&mut killed));
+        mount.fs.release();
+        mount.end();
+    }
 }
 
 #[test]

@@ -173,7 +173,9 @@ fn io_uring(obstacles: &[Obstacle]) -> Finding {
         parts.join("; ")
     };
     if obstacles.is_empty() {
-        return Finding::good(WHAT, "the kernel's requests come over it to a mount of this user");
+        const FOUND: &str = "the kernel's requests come over it to a mount of this user. Leave fuse.enable_uring on while one is \
+            there: without it one to which the kernel has once refused memory ends";
+        return Finding::good(WHAT, FOUND);
     }
     let found = format!(
         "the kernel's requests come over /dev/fuse to a mount of this user: {}",
@@ -431,7 +433,8 @@ mod tests {
     #[test]
     fn io_uring_says_why_not_and_what_to_do() {
         let obstacle = |what: &str, mend: &str| Obstacle { what: what.into(), mend: mend.into() };
-        assert!(io_uring(&[]).found.contains("come over it"));
+        let taken = io_uring(&[]).found;
+        assert!(taken.contains("come over it") && taken.contains("Leave fuse.enable_uring on"), "{taken}");
         let two = io_uring(&[obstacle("it is switched off", "echo Y"), obstacle("no way back", "LimitNICE")]);
         assert_eq!(two.verdict, Verdict::Fair);
         assert!(two.found.ends_with("/dev/fuse to a mount of this user: it is switched off; no way back"));

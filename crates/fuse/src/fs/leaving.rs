@@ -72,16 +72,47 @@ impl Leaving {
 /// All of it. Requests that are under way are not part of it, but for the waits for locks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct HandedFiles {
-    nodes: Vec<HandedNode>,
-    files: Vec<(u64, HandedFile, Path, Durability)>,
-    next_file: u64,
+    pub(crate) nodes: Vec<HandedNode>,
+    pub(crate) files: Vec<(u64, HandedFile, Path, Durability)>,
+    pub(crate) next_file: u64,
     dirs: Vec<(u64, HandedDir)>,
-    next_dir: u64,
+    pub(crate) next_dir: u64,
     record_owners: Vec<(Fid, LockOwner, u64)>,
     /// Handles of directories whose names the kernel may be taking in.
     listings: Vec<(Fid, u64)>,
     waits: Vec<Wait>,
     requests: u64,
+}
+
+/// What is counted one by one never comes here: so nothing that is counted on from below it ends.
+const FAR: u64 = 1 << 48;
+
+impl HandedFiles {
+    /// Whoever takes it over cannot refuse it any more.
+    ///
+    /// # Errors
+    /// What of it cannot be true.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let of_files = self.files.iter().map(|(handle, ..)| *handle);
+        let of_dirs = self.dirs.iter().map(|(handle, _)| *handle);
+        let fids: HashSet<Fid> = self.nodes.iter().map(HandedNode::fid).collect();
+        if !were_given(of_files, self.next_file) || !were_given(of_dirs, self.next_dir) {
+            return Err("handles that were never given");
+        }
+        if fids.len() < self.nodes.len() {
+            return Err("an inode that is there twice");
+        }
+        match self.nodes.iter().any(|node| node.lookups() >= FAR) || self.requests >= FAR {
+            true => Err("counts that nobody comes to"),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Each once, before `next`.
+fn were_given(handles: impl Iterator<Item = u64>, next: u64) -> bool {
+    let mut seen = HashSet::new();
+    next < FAR && handles.into_iter().all(|handle| handle < next && seen.insert(handle))
 }
 
 impl Inner {
@@ -147,6 +178,28 @@ impl Inner {
         *self.leaving.waits() = handed.waits;
         self.requests.store(handed.requests, Ordering::Relaxed);
         kept
+    }
+}
+
+#[cfg(test)]
+impl HandedFiles {
+    /// As [`Inner::take_over`], but for what is the client's.
+    pub(crate) fn try_out(self) {
+        let nodes = crate::nodes::Nodes::new(Fid::new(soda_types::VolumeId(1), soda_types::Ino(1)));
+        for node in self.nodes {
+            let fid = node.fid();
+            nodes.take_over(node);
+            nodes.remember(fid);
+        }
+        let (files, dirs) = (crate::handles::Handles::new(), crate::handles::Handles::new());
+        self.files.into_iter().for_each(|(handle, file, ..)| files.add_at(handle, Some(file)));
+        files.go_on_from(self.next_file);
+        self.dirs.into_iter().for_each(|(handle, dir)| dirs.add_at(handle, Some(OpenDir::handed(dir))));
+        dirs.go_on_from(self.next_dir);
+        let (len, handle) = (files.len(), files.add(None));
+        assert!(handle >= self.next_file && files.len() == len + 1, "a handle was given twice");
+        let (len, handle) = (dirs.len(), dirs.add(None));
+        assert!(handle >= self.next_dir && dirs.len() == len + 1, "a handle was given twice");
     }
 }
 

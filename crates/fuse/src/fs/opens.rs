@@ -26,6 +26,18 @@ fn open_mode(flags: i32) -> OpenMode {
     }
 }
 
+/// What the kernel is told of a handle. `pages`: what is asked, and done, of those that it has.
+fn flags_of(path: Path, pages: impl FnOnce() -> PageState) -> u32 {
+    match path {
+        // Else Linux lets one writer of a file in at a time.
+        Path::Direct => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+        Path::Cached => match pages() {
+            PageState::Current => fopen::KEEP_CACHE,
+            PageState::Outdated => 0,
+        },
+    }
+}
+
 impl Inner {
     pub(super) async fn open(self: Arc<Self>, fid: Fid, request: OpenRequest, reply: Reply) {
         match self.open_file(fid, request).await {
@@ -60,18 +72,16 @@ impl Inner {
     fn add_handle(&self, open: Arc<OpenFile>, flags: i32, attr: &Cached<Attr>) -> (u64, OpenOut) {
         let fid = open.fid();
         let path = self.path_of(flags, attr);
-        let mut out_flags = 0;
-        match path {
-            Path::Direct => out_flags |= fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
-            Path::Cached => {
-                let version = attr.value.data_version;
-                match self.nodes.page_state(fid, version) {
-                    PageState::Current => out_flags |= fopen::KEEP_CACHE,
-                    // The kernel drops what it has when the open returns.
-                    PageState::Outdated => self.nodes.pages_restart(fid, version),
-                }
+        let version = attr.value.data_version;
+        let pages = || {
+            let state = self.nodes.page_state(fid, version);
+            if state == PageState::Outdated {
+                // The kernel drops what it has when the open returns.
+                self.nodes.pages_restart(fid, version);
             }
-        }
+            state
+        };
+        let out_flags = flags_of(path, pages);
         let handle = self.files.add(FileHandle { open, path, durability: Durability::of(flags) });
         (handle, OpenOut { handle, flags: out_flags })
     }
@@ -197,6 +207,14 @@ fn surely_allowed(attr: &Attr, creds: Creds, mode: OpenMode) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// By the numbers of `include/uapi/linux/fuse.h`: FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_PARALLEL_DIRECT_WRITES.
+    #[test]
+    fn writers_of_a_file_are_let_in_beside_each_other_and_pages_stay_that_are_current() {
+        assert_eq!(flags_of(Path::Direct, || unreachable!("it has none")), 1 << 0 | 1 << 6);
+        assert_eq!(flags_of(Path::Cached, || PageState::Current), 1 << 1);
+        assert_eq!(flags_of(Path::Cached, || PageState::Outdated), 0);
+    }
 
     #[test]
     fn access_modes_are_decoded() {

@@ -18,6 +18,7 @@
 
 use super::{leave, table};
 use crate::fs::FileSystem;
+use crate::wire::device::Device;
 use crate::wire::{Handler, Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -41,17 +42,20 @@ const NAME: &std::ffi::CStr = c"fuse-guard";
 
 /// Answers requests, with a guard beside it.
 #[derive(Debug)]
-pub(super) struct Guarded {
-    fs: FileSystem,
+pub(super) struct Guarded<H = FileSystem> {
+    fs: H,
     dir: PathBuf,
+    /// Ends the connection. Open from the start: later the mount may be nowhere, or another one in its place.
+    abort: io::Result<File>,
     program: Option<fn() -> Command>,
     lifeline: Mutex<Option<Lifeline>>,
 }
 
-impl Guarded {
+impl<H> Guarded<H> {
     /// Starts the guard of the mount on `dir`. Without it the mount works, too.
-    pub(super) fn new(fs: FileSystem, dir: &Path, program: Option<fn() -> Command>) -> Guarded {
-        let guarded = Guarded { fs, dir: dir.to_path_buf(), program, lifeline: Mutex::default() };
+    pub(super) fn new(fs: H, device: &Device, dir: &Path, program: Option<fn() -> Command>) -> Guarded<H> {
+        let abort = table::connection_of(device, dir).and_then(table::abort_knob);
+        let guarded = Guarded { fs, dir: dir.to_path_buf(), abort, program, lifeline: Mutex::default() };
         guarded.start();
         guarded
     }
@@ -62,7 +66,7 @@ impl Guarded {
         if lifeline.is_some() {
             return;
         }
-        let started = self.program.map(|program| Lifeline::start(&self.dir, program()));
+        let started = self.program.map(|program| Lifeline::start(&self.dir, self.abort()?, program()));
         *lifeline = started.and_then(|started| match started {
             Ok(lifeline) => Some(lifeline),
             Err(error) => {
@@ -85,6 +89,13 @@ impl Guarded {
         awaited.is_finished()
     }
 
+    fn abort(&self) -> io::Result<File> {
+        match &self.abort {
+            Ok(abort) => abort.try_clone(),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        }
+    }
+
     fn lifeline(&self) -> MutexGuard<'_, Option<Lifeline>> {
         self.lifeline.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -93,7 +104,7 @@ impl Guarded {
 const WITHOUT: &str =
     "if its daemon is killed in a bad moment, who waits for it may wait until `soda umount --force`";
 
-impl Handler for Guarded {
+impl<H: Handler> Handler for Guarded<H> {
     fn handle(&self, request: Request<'_>, reply: Reply) {
         self.fs.handle(request, reply);
     }
@@ -107,8 +118,7 @@ impl Handler for Guarded {
     }
 
     fn abandon(&self) {
-        let abort = table::own_device(&self.dir).and_then(table::abort_knob);
-        if let Err(error) = abort.and_then(|mut abort| abort.write_all(b"1")) {
+        if let Err(error) = self.abort().and_then(|mut abort| abort.write_all(b"1")) {
             let dir = self.dir.display();
             tracing::error!(%error, "the mount has to be ended and cannot: `soda umount --force {dir}`");
         }
@@ -125,8 +135,7 @@ struct Lifeline {
 }
 
 impl Lifeline {
-    fn start(dir: &Path, mut program: Command) -> io::Result<Lifeline> {
-        let abort = table::abort_knob(table::own_device(dir)?)?;
+    fn start(dir: &Path, abort: File, mut program: Command) -> io::Result<Lifeline> {
         program.current_dir("/").stdin(abort).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut guard = program.spawn()?;
         let pipe = guard.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -250,7 +259,44 @@ fn state_of(status: &str) -> State {
 
 #[cfg(test)]
 mod tests {
+    use super::super::kernel;
     use super::*;
+    use rustix::fs::{Mode, OFlags};
+
+    /// Answers nothing.
+    #[derive(Debug)]
+    struct Nothing;
+
+    impl Handler for Nothing {
+        fn handle(&self, _: Request<'_>, _: Reply) {}
+    }
+
+    /// As after `umount -l` of what is in use: the mount has no place any more, and another one has it.
+    #[test]
+    fn who_gives_up_ends_its_own_connection_wherever_its_mount_is() {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            assert!(std::env::var_os("SODA_TEST_REQUIRE").is_none(), "needs root and /dev/fuse");
+            return println!("SKIPPED: needs root and /dev/fuse");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mount =
+            || Device::new(kernel::mount("nothing", dir.path(), &kernel::MountFlags::default()).unwrap());
+        let is_ended = |device: &Device| {
+            let mut polled = [PollFd::new(device, PollFlags::IN)];
+            poll(&mut polled, Some(&Timespec::default())).unwrap();
+            polled[0].revents().contains(PollFlags::ERR)
+        };
+        let own = mount();
+        let guarded = Guarded::new(Nothing, &own, dir.path(), None);
+        let in_use = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        kernel::detach(dir.path()).unwrap();
+        let other = mount();
+        assert!(!is_ended(&own) && !is_ended(&other));
+        guarded.abandon();
+        assert_eq!((is_ended(&own), is_ended(&other)), (true, false));
+        kernel::detach(dir.path()).unwrap();
+        drop(in_use);
+    }
 
     const LIVES: &str = "Name:\tsoda\nUmask:\t0022\nState:\tS (sleeping)\nPPid:\t17\nCoreDumping:\t0\n\
         SigPnd:\t0000000000004000\nShdPnd:\t0000000000000100\n";

@@ -35,6 +35,8 @@ pub enum HandOverError {
     Unreadable(#[from] Unreadable),
     #[error("{expected} descriptors belong to what was handed over, and {found} came with it")]
     Descriptors { expected: usize, found: usize },
+    #[error("what was handed over cannot be true: {0}")]
+    Impossible(&'static str),
     #[error("the kernel may send {0} bytes in one write, more than this program takes")]
     MaxWrite(u32),
     #[error("cannot start the threads that would serve the mount: {0}")]
@@ -69,9 +71,14 @@ impl Handed {
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Handed, HandOverError> {
         let handed: Handed = handover::decode(bytes)?;
-        match handed.max_write > MAX_WRITE {
-            true => Err(HandOverError::MaxWrite(handed.max_write)),
-            false => Ok(handed),
+        if handed.max_write > MAX_WRITE {
+            return Err(HandOverError::MaxWrite(handed.max_write));
+        }
+        handed.files.check().map_err(HandOverError::Impossible)?;
+        let counts = handed.client.can_go_on() && handed.queues.iter().all(HandedQueues::can_go_on);
+        match counts {
+            true => Ok(handed),
+            false => Err(HandOverError::Impossible("counts that nobody comes to")),
         }
     }
 }
@@ -109,6 +116,27 @@ mod tests {
         assert_eq!(handed.encode().unwrap(), bytes, "{WHY}");
     }
 
+    /// From *yours* on nobody could refuse it.
+    #[test]
+    fn what_cannot_be_true_is_refused_before_anything_is_begun() {
+        let bytes = bytes_of(SAMPLE.1.split_once("\n\n").unwrap().0);
+        let damages: [fn(&mut HandedFiles); 7] = [
+            |files| files.files[0].0 = u64::MAX,
+            |files| files.files[0].0 = files.next_file,
+            |files| files.files.extend_from_within(..1),
+            |files| files.next_file = u64::MAX,
+            |files| files.next_dir = u64::MAX,
+            |files| files.nodes.extend_from_within(..1),
+            |files| files.nodes[0].set_lookups(u64::MAX),
+        ];
+        for (number, damage) in damages.into_iter().enumerate() {
+            let mut handed = Handed::decode(&bytes).unwrap();
+            damage(&mut handed.files);
+            let refused = Handed::decode(&handed.encode().unwrap());
+            assert!(matches!(refused, Err(HandOverError::Impossible(_))), "{number}: {refused:?}");
+        }
+    }
+
     proptest::proptest! {
         /// What another program says is read or refused.
         #[test]
@@ -125,6 +153,7 @@ mod tests {
             if let Ok(handed) = Handed::decode(&bytes) {
                 let again = handed.encode().unwrap();
                 proptest::prop_assert_eq!(said_by(&Handed::decode(&again).unwrap()), said_by(&handed));
+                handed.files.try_out();
             }
         }
     }

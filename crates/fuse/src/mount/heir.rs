@@ -99,7 +99,7 @@ impl ReadyHeir {
         let fs = super::file_system(client.clone(), &hooks, kernel, answers, notifying, dir);
         let kept = fs.inner().take_over(files);
         let (inner, runtime) = (fs.inner().clone(), Handle::current());
-        let guarded = Arc::new(Guarded::new(fs.clone(), dir, guard));
+        let guarded = Arc::new(Guarded::new(fs.clone(), &device, dir, guard));
         let served = connection.serve(guarded.clone(), &runtime);
         let mount = Mount::served(fs, (device, agreement), dir.to_path_buf(), guarded, served);
         inner.take_up_waits();

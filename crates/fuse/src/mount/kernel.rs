@@ -13,6 +13,9 @@ use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// Mounts and unmounts for who is not root.
+const HELPER: &str = "fusermount3";
+
 /// Options of mount(8) that the kernel carries out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MountFlags {
@@ -56,7 +59,7 @@ pub(super) fn check_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
 pub(super) fn mount(source: &str, dir: &Path, flags: &MountFlags) -> Result<OwnedFd, MountError> {
     match rustix::process::geteuid().is_root() {
         true => mount_as_root(source, dir, flags),
-        false => mount_with_helper(source, dir, flags),
+        false => mount_with_helper(Command::new(HELPER), source, dir, flags),
     }
 }
 
@@ -97,7 +100,12 @@ pub fn remount(dir: &Path, flags: &MountFlags) -> io::Result<()> {
 }
 
 /// The set-user-id helper mounts, and sends the device over a socket.
-fn mount_with_helper(source: &str, dir: &Path, flags: &MountFlags) -> Result<OwnedFd, MountError> {
+fn mount_with_helper(
+    mut helper: Command,
+    source: &str,
+    dir: &Path,
+    flags: &MountFlags,
+) -> Result<OwnedFd, MountError> {
     let failed = |text: String| MountError::Helper(text);
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None);
     let (ours, theirs) = pair.map_err(|error| failed(error.to_string()))?;
@@ -115,7 +123,7 @@ fn mount_with_helper(source: &str, dir: &Path, flags: &MountFlags) -> Result<Own
         options.push(',');
         options.push_str(option);
     }
-    let output = Command::new("fusermount3")
+    let output = helper
         .args(["-o", &options, "--"])
         .arg(dir)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
@@ -126,7 +134,13 @@ fn mount_with_helper(source: &str, dir: &Path, flags: &MountFlags) -> Result<Own
     if !output.status.success() {
         return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_string()));
     }
-    receive_fd(&ours).map_err(|error| failed(error.to_string()))
+    receive_fd(&ours).map_err(|error| {
+        // It has mounted, and nobody is going to serve that.
+        if let Err(error) = detach(dir) {
+            tracing::warn!(%error, "a dead mount stays on {}", dir.display());
+        }
+        failed(error.to_string())
+    })
 }
 
 fn receive_fd(socket: &OwnedFd) -> io::Result<OwnedFd> {
@@ -148,7 +162,7 @@ pub(super) fn detach(dir: &Path) -> io::Result<()> {
     let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
     match rustix::mount::unmount(dir, flags) {
         Err(rustix::io::Errno::PERM) => {
-            let status = Command::new("fusermount3").args(["-u", "-z", "-q", "--"]).arg(dir).status()?;
+            let status = Command::new(HELPER).args(["-u", "-z", "-q", "--"]).arg(dir).status()?;
             match status.success() {
                 true => Ok(()),
                 false => Err(io::Error::from(io::ErrorKind::PermissionDenied)),
@@ -176,6 +190,24 @@ mod tests {
         let denied = text(Errno::ACCESS);
         assert!(denied.contains("chmod a+rw /dev/fuse") && !denied.contains("modprobe"), "{denied}");
         assert!(text(Errno::NOENT).contains("modprobe fuse"));
+    }
+
+    /// One that mounts and sends nothing, as one that runs out of descriptors.
+    #[test]
+    fn what_a_helper_mounted_is_detached_if_its_device_does_not_come() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("SODA_TEST_REQUIRE").is_none(), "needs root");
+            return println!("SKIPPED: needs root");
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path();
+        // Called as `helper -o OPTIONS -- DIRECTORY`.
+        let mut helper = Command::new("sh");
+        helper.args(["-c", "exec mount -t tmpfs -o size=4k nothing \"$4\"", "helper"]);
+        let mounted = mount_with_helper(helper, "nothing", dir, &MountFlags::default());
+        assert!(matches!(&mounted, Err(MountError::Helper(why)) if why.contains("no device")), "{mounted:?}");
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!table.contains(dir.to_str().unwrap()), "it is still mounted");
     }
 
     #[test]

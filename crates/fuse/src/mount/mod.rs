@@ -146,7 +146,7 @@ impl Mount {
             tracing::warn!("{timeout}; {}", timeout.advice());
         }
         let fs = file_system(client, hooks, (&device, agreement), connection.answers(), notifying, &dir);
-        let guarded = Arc::new(Guarded::new(fs.clone(), &dir, config.guard));
+        let guarded = Arc::new(Guarded::new(fs.clone(), &device, &dir, config.guard));
         let readers = Readers { threads: config.threads, cores: config.cores };
         let served = connection.serve(readers, guarded.clone(), &Handle::current());
         let (serving, transport) = served.map_err(|error| MountError::of(error, MountError::Threads))?;

@@ -1,10 +1,12 @@
 //! The kernel's table of mounts, and its knobs under /sys.
 
 use super::FILE_SYSTEM_TYPE;
+use crate::wire::device::Device;
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -152,11 +154,30 @@ pub(super) fn abort_knob((_, minor): (u32, u32)) -> io::Result<File> {
     }
 }
 
+/// Device number of the mount whose requests come over `device`; it is on `dir`.
+///
+/// # Errors
+/// As [`own_device`], where the kernel does not say it of the descriptor.
+pub(super) fn connection_of(device: &Device, dir: &Path) -> io::Result<(u32, u32)> {
+    let path = format!("/proc/self/fdinfo/{}", device.as_fd().as_raw_fd());
+    let said = std::fs::read_to_string(path).unwrap_or_default();
+    match said_connection(&said) {
+        Some(minor) => Ok((0, minor)),
+        None => own_device(dir),
+    }
+}
+
+/// What the kernel says of a descriptor of /dev/fuse: in Linux 6.18 the number of the connection, the minor one of the mount.
+/// The major one is 0 for all that are on no device.
+fn said_connection(fdinfo: &str) -> Option<u32> {
+    fdinfo.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse().ok())
+}
+
 /// Device number of the mount on `dir` that this process has just made.
 ///
 /// # Errors
 /// Another Soda mount is there, too, made at the same time.
-pub(super) fn own_device(dir: &Path) -> io::Result<(u32, u32)> {
+fn own_device(dir: &Path) -> io::Result<(u32, u32)> {
     only_device(dir, &list_mounts()?)
 }
 
@@ -201,6 +222,13 @@ mod tests {
         assert_eq!(only_device(Path::new("/a"), &mounts).unwrap(), (0, 5));
         assert!(only_device(Path::new("/b"), &mounts).unwrap_err().to_string().contains("several"));
         assert_eq!(only_device(Path::new("/c"), &mounts).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn the_kernel_names_the_connection_of_a_descriptor() {
+        let said = "pos:\t0\nflags:\t02100002\nmnt_id:\t24\nino:\t90\nfuse_connection:\t39\n";
+        assert_eq!(said_connection(said), Some(39));
+        assert_eq!(said_connection(&said.replace("fuse_connection", "x")), None);
     }
 
     #[test]

@@ -20,6 +20,11 @@ impl HandedNode {
         self.0.lookups
     }
 
+    #[cfg(test)]
+    pub(crate) fn set_lookups(&mut self, lookups: u64) {
+        self.0.lookups = lookups;
+    }
+
     /// Of a file: the version of the data that all its pages in the kernel are of.
     pub(crate) fn pages(&self) -> Option<Version> {
         match self.0.pages {

@@ -1,4 +1,4 @@
-//! Dropping all that another process told the kernel, which has served the mount until now.
+//! Dropping all that another process told the kernel, which has served the mount until now; or this one, before the machine slept.
 //!
 //! Not one inode after the other as elsewhere. One that the kernel has forgotten, which it says with a request that is not read
 //! yet, looks as one that it has not taken in, and each would be waited for. And a page stays locked for as long as somebody
@@ -10,7 +10,7 @@
 //! pages, from as many threads as are held up at a time. Somebody may keep one locked for good, or many may have to be written
 //! back first: where that takes long only recalls of these inodes go on to wait ([`Client::kernel_still_has`]).
 
-use super::{ENOENT, Finished, LISTING_PATIENCE, Notifier, TAKE_IN, inval_record, report};
+use super::{Done, ENOENT, Finished, LISTING_PATIENCE, Notifier, TAKE_IN, inval_record, report};
 use crate::wire::abi::notify;
 use soda_client::{Client, NAMES_RUN_OUT};
 use soda_types::Fid;
@@ -57,6 +57,12 @@ impl Notifier {
         client.kernel_has_forgotten();
         tracing::info!(took = ?start.elapsed(), "the kernel has dropped what the daemon before this one told it");
         // Beside those that are held up: there may be no other thread.
+        self.work_off(&left);
+    }
+
+    /// As [`Notifier::everything_from_before`], but no recall waits, and no pages are covered. Returns when all are gone.
+    pub(super) fn all_inodes(self: &Arc<Self>) {
+        let left = self.inodes_from_before(TAKE_IN, &HashSet::new());
         self.work_off(&left);
     }
 
@@ -118,8 +124,11 @@ impl Notifier {
             self.counters.count(&self.counters.data);
             // What is known of the pages stays: until they are gone nobody may take the inode to have none.
             let record = inval_record(self.nodes.node_of(fid), 0, 0);
-            let _ = report("an inode's pages", self.sink.send(0, notify::INVAL_INODE, &[&record]));
+            let sent = report("an inode's pages", self.sink.send(0, notify::INVAL_INODE, &[&record]));
             self.nodes.bar(fid);
+            if sent == Done::No {
+                self.nodes.pages_stay(fid);
+            }
             left.end(fid);
         }
     }
@@ -205,6 +214,9 @@ mod tests {
 
     impl Sink for Kernel {
         fn send(&self, _: Unique, error: i32, parts: &[&[u8]]) -> io::Result<()> {
+            if error == notify::INC_EPOCH {
+                return Ok(());
+            }
             assert_eq!(error, notify::INVAL_INODE);
             let number = |at: usize| u64::from_ne_bytes(parts[0][at..at + 8].try_into().unwrap());
             let (node, offset) = (number(0), number(8) as i64);
@@ -223,24 +235,46 @@ mod tests {
         Fid::new(VolumeId(1), Ino(ino))
     }
 
-    #[test]
-    fn a_page_that_stays_locked_holds_up_no_other_inode_and_what_may_stay_does() {
-        const NODES: u64 = 100;
-        let kernel = Arc::new(Kernel::default());
-        kernel.locked.lock().unwrap().extend([102, 150, 199]);
+    const NODES: u64 = 100;
+
+    /// The kernel was told of inodes from 100 on; of every second one, and the last, it has pages.
+    fn told(kernel: &Arc<Kernel>) -> Arc<Notifier> {
         let nodes = Arc::new(Nodes::new(fid(1)));
         for ino in 100..100 + NODES {
             nodes.remember(fid(ino));
             let out = AttrOut { node: ino, attr: &some_attr(), valid: LIMIT };
             assert_eq!(nodes.tell_attr(fid(ino), out, nodes.asked(1), Inode::Guarded), LIMIT);
         }
-        // The others have no pages.
         (100..100 + NODES).step_by(2).chain([199]).for_each(|ino| {
             nodes.fill_pages(fid(ino), Version(7));
         });
         let threads = super::super::threads().unwrap();
-        let notifier = Notifier::new(kernel.clone(), Agreement::of_linux_6_18(), nodes.clone(), threads);
-        let notifier = Arc::new(notifier);
+        Arc::new(Notifier::new(kernel.clone(), Agreement::of_linux_6_18(), nodes, threads))
+    }
+
+    #[test]
+    fn after_a_sleep_a_page_that_stays_locked_holds_up_no_other_inode() {
+        let kernel = Arc::new(Kernel::default());
+        // One would do, wherever it comes.
+        kernel.locked.lock().unwrap().extend([102, 150, 199]);
+        let notifier = told(&kernel);
+        let nodes = notifier.nodes.clone();
+        let everything = thread::spawn(move || notifier.everything());
+        let with_pages = NODES as usize / 2 + 1;
+        eventually(|| (kernel.told.lock().unwrap().len() == NODES as usize + with_pages - 3).then_some(()));
+        assert!((100..100 + NODES).all(|ino| !nodes.is_attr_told(fid(ino))));
+        kernel.locked.lock().unwrap().clear();
+        kernel.unlocked.notify_all();
+        everything.join().unwrap();
+        eventually(|| (kernel.told.lock().unwrap().len() == NODES as usize + with_pages).then_some(()));
+    }
+
+    #[test]
+    fn a_page_that_stays_locked_holds_up_no_other_inode_and_what_may_stay_does() {
+        let kernel = Arc::new(Kernel::default());
+        kernel.locked.lock().unwrap().extend([102, 150, 199]);
+        let notifier = told(&kernel);
+        let nodes = notifier.nodes.clone();
         let (done, is_done) = channel();
         let kept = HashSet::from([fid(110)]);
         thread::spawn(move || {

@@ -18,7 +18,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::Pid;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -180,14 +180,18 @@ pub(super) struct Loans {
     /// By the number in their commands.
     lent: Vec<Option<Room>>,
     free: Vec<usize>,
+    /// Commands that the ring has no place for yet. What the kernel does not take now it gets next time: a command that was
+    /// given up would leave its request without an answer, or its room among those that the kernel has.
+    backlog: VecDeque<Entry128>,
 }
 
 impl Loans {
     pub(super) fn new(ring: IoUring<Entry128>, device: Arc<Device>, queue: u16) -> Loans {
-        Loans { ring, device, queue, lent: Vec::new(), free: Vec::new() }
+        let (lent, free, backlog) = (Vec::new(), Vec::new(), VecDeque::new());
+        Loans { ring, device, queue, lent, free, backlog }
     }
 
-    /// For all that submits no command and takes no completion.
+    /// For all that takes no completion. What submits comes after [`Loans::submit_all_but_a_ring`].
     pub(super) fn ring(&self) -> &IoUring<Entry128> {
         &self.ring
     }
@@ -197,8 +201,8 @@ impl Loans {
         self.lent.len() - self.free.len()
     }
 
-    /// Lends the kernel a new room.
-    pub(super) fn register(&mut self, mut room: Room) -> io::Result<()> {
+    /// Lends the kernel a new room, with the next submission.
+    pub(super) fn register(&mut self, mut room: Room) {
         let vectors = room.write_vectors();
         let mut command = self.command(REGISTER, 0, Some(vectors));
         const VECTORS: u32 = 2;
@@ -207,26 +211,26 @@ impl Loans {
             let len = std::ptr::from_mut(&mut command).cast::<u8>().add(SQE_LEN_AT).cast::<u32>();
             len.write_unaligned(VECTORS);
         }
-        self.lend(command, room)
+        self.lend(command, room);
     }
 
     /// Lends the kernel a room of which it is not told where that is, so that it refuses it.
-    pub(super) fn register_nothing(&mut self, room: Room) -> io::Result<()> {
+    pub(super) fn register_nothing(&mut self, room: Room) {
         let command = self.command(REGISTER, 0, None);
-        self.lend(command, room)
+        self.lend(command, room);
     }
 
-    /// Hands the kernel the answer that is in the room, and lends it the room for another request.
-    pub(super) fn commit(&mut self, room: Room) -> io::Result<()> {
+    /// Hands the kernel the answer that is in the room, and lends it the room for another request, with the next submission.
+    pub(super) fn commit(&mut self, room: Room) {
         let command = self.command(COMMIT_AND_FETCH, room.commit_id, None);
-        self.lend(command, room)
+        self.lend(command, room);
     }
 
     /// There is a completion each time that this becomes readable.
-    pub(super) fn watch(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn watch(&mut self, descriptor: BorrowedFd<'_>) {
         const READABLE: u32 = 1;
         let watch = opcode::PollAdd::new(Fd(descriptor.as_raw_fd()), READABLE).multi(true).build();
-        self.push(Entry128::from(watch.user_data(WATCHED)))
+        self.backlog.push_back(Entry128::from(watch.user_data(WATCHED)));
     }
 
     /// `struct fuse_uring_cmd_req` in a command.
@@ -238,29 +242,43 @@ impl Loans {
         opcode::UringCmd80::new(device, command).cmd(arguments).addr(address).build()
     }
 
-    fn lend(&mut self, command: Entry128, room: Room) -> io::Result<()> {
+    fn lend(&mut self, command: Entry128, room: Room) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.lent.push(None);
             self.lent.len() - 1
         });
         self.lent[slot] = Some(room);
-        self.push(command.user_data(slot as u64))
+        self.backlog.push_back(command.user_data(slot as u64));
     }
 
-    fn push(&mut self, command: Entry128) -> io::Result<()> {
+    /// Hands over what there is but for the last commands, for which the ring has places: they are in these, so that the caller
+    /// can hand them over and wait in one system call.
+    ///
+    /// # Errors
+    /// The kernel's, "later" too: what it has not taken stays.
+    pub(super) fn submit_all_but_a_ring(&mut self) -> io::Result<()> {
         loop {
-            // SAFETY: what the kernel is told to write to, by this command or by the one that registered the room, is the memory
-            // of a room, which stays in `lent` until the completion, or for ever. A descriptor is looked up when it is submitted.
-            if unsafe { self.ring.submission().push(&command) }.is_ok() {
+            while let Some(command) = self.backlog.front() {
+                // SAFETY: what the kernel is told to write to, by this command or by the one that registered the room, is the
+                // memory of a room, which stays in `lent` until the completion, or for ever. A descriptor is looked up when it is
+                // submitted.
+                if unsafe { self.ring.submission().push(command) }.is_err() {
+                    break;
+                }
+                self.backlog.pop_front();
+            }
+            if self.backlog.is_empty() {
                 return Ok(());
             }
-            self.ring.submit()?;
+            if self.ring.submit()? == 0 {
+                return Err(Errno::AGAIN.into());
+            }
         }
     }
 
     /// Whether there are commands that the kernel has not taken.
     pub(super) fn has_unsubmitted(&mut self) -> bool {
-        !self.ring.submission().is_empty()
+        !self.backlog.is_empty() || !self.ring.submission().is_empty()
     }
 
     /// How many completions there are now.

@@ -7,7 +7,7 @@ use super::escort::Cores;
 use super::obstacle::{Obstacle, against_auto, machine_obstacles};
 use super::serve::{Dispatcher, Readers, Serving, read_device, serve_device, spare_readers};
 use super::spare::Spare;
-use super::uring::{self, AnyQueue, HandedQueues, Inheritance, Uring};
+use super::uring::{self, AnyQueue, HandedQueues, Inheritance, QueueFault, Uring};
 use super::{Handler, Sink, time_out};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -117,6 +117,12 @@ impl Connection {
             None => device.clone(),
         };
         Ok(Connection { device: device.clone(), agreement, choice, uring, answers })
+    }
+
+    /// For tests: when this is served the kernel refuses entries of the queue with this number, if there are queues.
+    #[doc(hidden)]
+    pub fn spoil(&mut self, queue: usize, fault: QueueFault) {
+        self.uring.iter_mut().for_each(|uring| uring.spoil(queue, fault));
     }
 
     pub fn agreement(&self) -> Agreement {

@@ -79,10 +79,7 @@ pub(super) struct Hello {
 
 impl Hello {
     pub(super) fn kernel_side(&self) -> KernelSide {
-        /// Of Linux 6.18.
-        const TESTED_SINCE: u32 = 45;
-        let offers_uring = self.offered & init::OVER_IO_URING != 0;
-        KernelSide { offers_uring, is_tested: self.kernel_minor >= TESTED_SINCE }
+        KernelSide::saying(self.offered & init::OVER_IO_URING != 0)
     }
 }
 

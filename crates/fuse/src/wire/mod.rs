@@ -40,7 +40,7 @@ pub use obstacle::{Obstacle, URING_SWITCH, auto_obstacles};
 pub use serve::{Readers, Serving};
 pub(crate) use spare::Spare;
 pub use time_out::RequestTimeout;
-pub use uring::{HandedQueues, NotEmptied};
+pub use uring::{HandedQueues, NotEmptied, QueueFault};
 
 use soda_client::Due;
 use std::fmt;

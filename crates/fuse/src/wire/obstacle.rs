@@ -39,23 +39,33 @@ impl fmt::Display for Obstacle {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct KernelSide {
     pub(super) offers_uring: bool,
-    /// That is Linux 6.18 and later.
+    /// Of the release series that the tests passed on.
     pub(super) is_tested: bool,
 }
 
 impl KernelSide {
+    /// `offers_uring`: by its INIT.
+    pub(super) fn saying(offers_uring: bool) -> KernelSide {
+        KernelSide { offers_uring, is_tested: is_tested(&release()) }
+    }
+
     fn of_this_machine() -> KernelSide {
         let is_on = std::fs::read_to_string(URING_SWITCH).is_ok_and(|value| switched_off(&value).is_none());
-        let release = rustix::system::uname().release().to_string_lossy().into_owned();
-        KernelSide { offers_uring: is_on, is_tested: is_tested(&release) }
+        KernelSide::saying(is_on)
     }
 }
 
-/// Of a release such as `6.18.44-1-amd64`.
+fn release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// Of a release such as `6.18.44-1-amd64`. Neither older nor newer ones: nudges, the take-over and the end of a daemon that is
+/// killed rest on what this series does inside ([`super::uring`]), which no other promises to do. The version of the protocol
+/// does not tell: not each release has another.
 fn is_tested(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().ok());
     let mut next = || numbers.next().flatten();
-    matches!((next(), next()), (Some(major), Some(minor)) if (major, minor) >= (6, 18))
+    (next(), next()) == (Some(6), Some(18))
 }
 
 /// Why `transport=auto` takes /dev/fuse for a mount of this process whose `cores` are free: all of it, so that nobody finds the
@@ -71,7 +81,10 @@ pub(super) fn against_auto(kernel: KernelSide) -> Vec<Obstacle> {
         return all;
     }
     if !kernel.is_tested {
-        let what = "this kernel is older than Linux 6.18, with which it is tested";
+        let what = format!(
+            "this kernel ({}) is not one of Linux 6.18, the only ones that it is tested with",
+            release()
+        );
         all.push(Obstacle::new(what, "`-o transport=uring` tries it"));
     }
     all.extend(uring::drawback());
@@ -164,18 +177,20 @@ mod tests {
 
     #[test]
     fn kernels_that_it_was_tested_with_are_known_by_their_release() {
-        assert!(["6.18.44-1-amd64", "6.18.0-rc1", "7.0"].into_iter().all(is_tested));
-        assert!(!["6.17.9", "5.19", "strange", ""].into_iter().any(is_tested));
+        assert!(["6.18.44-1-amd64", "6.18.0-rc1", "6.18"].into_iter().all(is_tested));
+        assert!(
+            !["6.17.9", "5.19", "6.19.0", "6.180", "7.0", "7.18", "strange", ""].into_iter().any(is_tested)
+        );
     }
 
-    /// Whatever this machine has: what the kernel lacks altogether is all that is said, else an old one is said, too.
+    /// Whatever this machine has: what the kernel lacks altogether is all that is said, else that it was not tried is, too.
     #[test]
     fn all_that_is_in_the_way_is_told_at_once() {
         let with = |offers_uring, is_tested| against_auto(KernelSide { offers_uring, is_tested });
-        let is_old = |obstacle: &Obstacle| obstacle.what.contains("older than Linux 6.18");
+        let is_untried = |obstacle: &Obstacle| obstacle.what.contains("is not one of Linux 6.18");
         let is_hopeless = machine_obstacles(true).iter().any(|obstacle| obstacle.mend.is_empty());
-        assert_eq!(with(true, false).iter().any(is_old), !is_hopeless);
-        assert!(!with(true, true).iter().any(is_old));
+        assert_eq!(with(true, false).iter().any(is_untried), !is_hopeless);
+        assert!(!with(true, true).iter().any(is_untried));
         assert!(!with(false, true).is_empty(), "it was not offered");
     }
 }

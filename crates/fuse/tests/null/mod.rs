@@ -8,9 +8,12 @@
 pub(crate) mod cores;
 pub(crate) mod daemon;
 mod held;
+mod knobs;
+mod notify;
 mod stop;
 mod switch;
 
+pub(crate) use knobs::{control, waiting};
 pub(crate) use switch::UringOn;
 
 use held::{Held, Waits};
@@ -62,6 +65,8 @@ pub(crate) struct Null {
     pub(crate) forgets: AtomicU64,
     pub(crate) interrupts: AtomicU64,
     pub(crate) written: AtomicU64,
+    /// Bytes that were asked for.
+    pub(crate) read: AtomicU64,
     /// Sum of all bytes written, unless [`Null::sums_nothing`].
     pub(crate) sum: AtomicU64,
     /// What is written is looked at no more than by a file system that sends it on.
@@ -250,6 +255,7 @@ impl Handler for NullFs {
                 let _ = reply.created(entry, OpenOut { handle: node, flags: 0 });
             }
             Op::Read { len, .. } => {
+                null.read.fetch_add(len.into(), Ordering::Relaxed);
                 if let Some(reply) = null.hold_back(Waits::Read, reply) {
                     let _ = reply.data(&[null.answers.of(node.0 as u8, len)]);
                 }
@@ -290,8 +296,9 @@ impl Handler for NullFs {
 }
 
 /// `SODA_TEST_CORES=follow` has those who read the device go beside who asks.
-fn cores() -> Cores {
-    std::env::var("SODA_TEST_CORES").map_or(Cores::Free, |cores| cores.parse().unwrap())
+fn readers() -> Readers {
+    let cores = std::env::var("SODA_TEST_CORES").map_or(Cores::Free, |cores| cores.parse().unwrap());
+    Readers { threads: 3, cores }
 }
 
 /// A mount of it.
@@ -327,12 +334,37 @@ impl NullMount {
         choice: TransportChoice,
         runtime: &tokio::runtime::Handle,
     ) -> Result<NullMount, ConnectError> {
-        NullMount::try_start_with(dir, choice, Readers { threads: 3, cores: cores() }, runtime)
+        NullMount::try_start_with(dir, choice, readers(), runtime)
+    }
+
+    /// `first`: what is done with the connection before it is served.
+    ///
+    /// # Errors
+    /// As [`NullMount::try_start`].
+    pub(crate) fn try_start_after(
+        first: impl FnOnce(&mut Connection),
+        choice: TransportChoice,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<NullMount, ConnectError> {
+        let dir = new_dir();
+        let mut mount = NullMount::start_after(first, dir.path(), choice, readers(), runtime)?;
+        mount.own_dir = Some(dir);
+        Ok(mount)
     }
 
     /// # Errors
     /// As [`NullMount::try_start`].
     pub(crate) fn try_start_with(
+        dir: &Path,
+        choice: TransportChoice,
+        readers: Readers,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<NullMount, ConnectError> {
+        NullMount::start_after(|_| {}, dir, choice, readers, runtime)
+    }
+
+    fn start_after(
+        first: impl FnOnce(&mut Connection),
         dir: &Path,
         choice: TransportChoice,
         readers: Readers,
@@ -346,7 +378,8 @@ impl NullMount {
         let device = Device::new(fd);
         let fs = NullFs::default();
         fs.0.dir.set(dir.to_owned()).unwrap();
-        let served = Connection::negotiate(&device, choice).and_then(|connection| {
+        let served = Connection::negotiate(&device, choice).and_then(|mut connection| {
+            first(&mut connection);
             let (agreement, answers) = (connection.agreement(), connection.answers());
             Ok((connection.serve(readers, Arc::new(fs.clone()), runtime)?, agreement, answers))
         });
@@ -387,33 +420,6 @@ impl NullMount {
         &self.dir
     }
 
-    /// Drops what the kernel has of a file's pages and attributes.
-    pub(crate) fn invalidate(&self, number: u64) -> std::io::Result<()> {
-        const INVAL_INODE: i32 = 2;
-        let mut record = [0; 24];
-        record[..8].copy_from_slice(&(number + 2).to_ne_bytes());
-        self.device.send(0, INVAL_INODE, &[&record])
-    }
-
-    /// Gives the kernel the beginning of a file, as it is.
-    pub(crate) fn store(&self, number: u64, len: usize) -> std::io::Result<()> {
-        const STORE: i32 = 4;
-        let mut record = [0; 24];
-        record[..8].copy_from_slice(&(number + 2).to_ne_bytes());
-        record[16..20].copy_from_slice(&(len as u32).to_ne_bytes());
-        self.device.send(0, STORE, &[&record, &vec![number as u8 + 2; len]])
-    }
-
-    /// Drops a name, and with it the last that holds its inode.
-    pub(crate) fn invalidate_name(&self, number: u64) -> std::io::Result<()> {
-        const INVAL_ENTRY: i32 = 3;
-        let name = number.to_string();
-        let mut record = [0; 16];
-        record[..8].copy_from_slice(&ROOT.to_ne_bytes());
-        record[8..12].copy_from_slice(&(name.len() as u32).to_ne_bytes());
-        self.device.send(0, INVAL_ENTRY, &[&record, name.as_bytes(), &[0]])
-    }
-
     pub(crate) fn control(&self) -> PathBuf {
         control(&self.dir)
     }
@@ -450,23 +456,6 @@ impl NullMount {
 
 pub(crate) fn new_dir() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("soda-null.").tempdir().unwrap()
-}
-
-/// Where the kernel has the knobs of the connection of what is mounted at `dir`.
-pub(crate) fn control(dir: &Path) -> PathBuf {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let line = table.lines().find(|line| line.contains(dir.to_str().unwrap())).unwrap();
-    let minor = line.split(' ').nth(2).and_then(|number| number.split(':').nth(1)).unwrap();
-    let all = Path::new("/sys/fs/fuse/connections");
-    if std::fs::read_dir(all).unwrap().next().is_none() {
-        rustix::mount::mount("none", all, "fusectl", MountFlags::empty(), None).unwrap();
-    }
-    all.join(minor)
-}
-
-/// Requests without an answer.
-pub(crate) fn waiting(dir: &Path) -> usize {
-    std::fs::read_to_string(control(dir).join("waiting")).unwrap().trim().parse().unwrap()
 }
 
 struct Rescue<'a>(&'a NullMount);

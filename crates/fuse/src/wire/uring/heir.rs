@@ -5,7 +5,7 @@ use super::leave::{HandedEntry, HandedQueues, LAYOUT, Standing};
 use super::nudge::Nudges;
 use super::ring::{Entry, Ring};
 use super::worker::QueueThread;
-use super::{DEPTH_OFFLINE, Dispatcher, Handler, Queue, Uring, Yielding, YieldingPlace};
+use super::{DEPTH_OFFLINE, Dispatcher, Handler, Queue, Start, Uring, Yielding, YieldingPlace};
 use crate::wire::audited::Claims;
 use crate::wire::device::Device;
 use crate::wire::pause::Bell;
@@ -56,7 +56,7 @@ impl Inheritance {
                     }
                 }
             }
-            queues.push(super::Unused { queue, ring, entries: Vec::new() });
+            queues.push(super::Unused { queue, ring, entries: Vec::new(), start: Start::default() });
             all_kept.push(kept);
         }
         let threads = (0..cores).map(|core| Spare::start(&format!("fuse-core-{core}")));
@@ -128,7 +128,7 @@ impl<H: Handler> QueueThread<H> {
 
     /// Entries of a queue whose core is not there.
     fn add_for_nobody(&mut self) {
-        let added = (0..DEPTH_OFFLINE).try_for_each(|_| self.add(Entry::new()?));
+        let added = self.add_more(DEPTH_OFFLINE);
         if let Err(error) = added {
             tracing::warn!(%error, core = self.queue.number, "a queue without entries");
         }

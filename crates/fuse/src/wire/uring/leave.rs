@@ -70,6 +70,14 @@ pub struct HandedQueues {
     pub(super) queues: Vec<Vec<HandedEntry>>,
 }
 
+impl HandedQueues {
+    /// Whether questions can be counted on.
+    pub(crate) fn can_go_on(&self) -> bool {
+        const FAR: u64 = u64::MAX - (1 << 48);
+        self.next_question < FAR
+    }
+}
+
 /// Of programs whose entries look alike.
 pub(super) const LAYOUT: (u32, u32) = (HEADER_SPACE as u32, PAYLOAD_LEN as u32);
 

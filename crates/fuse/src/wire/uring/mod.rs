@@ -76,6 +76,24 @@ struct Unused {
     queue: Arc<Queue>,
     ring: Ring,
     entries: Vec<Entry>,
+    start: Start,
+}
+
+/// How a queue is begun with.
+#[derive(Clone, Copy, Default, Debug)]
+struct Start {
+    /// The kernel takes all queues into use with the first entry of this one: then there is no way back to the device.
+    is_last: bool,
+    /// For tests.
+    fault: Option<QueueFault>,
+}
+
+/// What the kernel is made to refuse of a queue's entries, in tests.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QueueFault {
+    One,
+    All,
 }
 
 impl Uring {
@@ -92,11 +110,17 @@ impl Uring {
                 let queue = Arc::new(Queue::new(number, ring.waker(), nudges.clone(), yielding.clone()));
                 let depth = if is_online(number) { DEPTH } else { DEPTH_OFFLINE };
                 let entries = (0..depth).map(|_| Entry::new()).collect::<io::Result<_>>()?;
-                Ok(Unused { queue, ring, entries })
+                let start = Start { is_last: number + 1 == cores, fault: None };
+                Ok(Unused { queue, ring, entries, start })
             })
             .collect::<io::Result<_>>()?;
         let bell = Arc::new(Bell::new()?);
         Ok(Uring { device: device.clone(), queues, nudges, yielding, bell })
+    }
+
+    /// See [`super::connection::Connection::spoil`].
+    pub(super) fn spoil(&mut self, number: usize, fault: QueueFault) {
+        self.queues[number].start.fault = Some(fault);
     }
 
     /// Rung for who reads the device beside.
@@ -193,12 +217,12 @@ fn start_queue<H: Handler>(
     dispatcher: Dispatcher<H>,
     runtime: Handle,
 ) -> io::Result<JoinHandle<()>> {
-    let Unused { queue, ring, entries } = unused;
+    let Unused { queue, ring, entries, start } = unused;
     let (report, began) = channel();
     let thread = thread::Builder::new().name(format!("fuse-core-{}", queue.number)).spawn(move || {
         let _context = runtime.enter();
         let place = YieldingPlace::take(&queue.yielding, queue.number.into());
-        QueueThread::new(queue, ring, dispatcher, place).run(entries, report);
+        QueueThread::new(queue, ring, dispatcher, place).run(entries, start, report);
     })?;
     began.recv().unwrap_or_else(|_| Err(io::Error::other("a queue's thread has ended")))?;
     Ok(thread)

@@ -165,7 +165,8 @@ impl Ring {
     /// From here on the ring is this thread's.
     pub(super) fn enable(&mut self) -> io::Result<()> {
         self.loans.ring().submitter().register_enable_rings()?;
-        self.loans.watch(self.waker.0.as_fd())
+        self.loans.watch(self.waker.0.as_fd());
+        Ok(())
     }
 
     /// How many entries the kernel has, or will have with the next [`Ring::wait`].
@@ -173,32 +174,43 @@ impl Ring {
         self.loans.outstanding()
     }
 
-    /// Gives the kernel a new entry.
-    pub(super) fn register(&mut self, entry: Entry) -> io::Result<()> {
-        self.loans.register(entry.room)
+    /// Gives the kernel a new entry, with the next of the calls that hand over.
+    pub(super) fn register(&mut self, entry: Entry) {
+        self.loans.register(entry.room);
+    }
+
+    /// Gives the kernel an entry that it cannot take.
+    pub(super) fn register_nothing(&mut self, entry: Entry) {
+        self.loans.register_nothing(entry.room);
     }
 
     /// Gives the kernel an entry that it cannot take, so that it goes on with the device. Only before all queues have
     /// entries: once it uses them, there is no way back.
     pub(super) fn decline(&mut self) -> io::Result<()> {
-        self.loans.register_nothing(Room::new()?)?;
+        self.register_nothing(Entry::new()?);
         self.flush()?;
-        while self.next()?.is_some() {}
+        while self.next().is_some() {}
         Ok(())
     }
 
-    /// Gives the kernel the answer that is in the entry, and the entry for another request.
-    pub(super) fn commit(&mut self, entry: Entry) -> io::Result<()> {
-        self.loans.commit(entry.room)
+    /// Gives the kernel the answer that is in the entry, and the entry for another request, with the next of the calls that hand
+    /// over.
+    pub(super) fn commit(&mut self, entry: Entry) {
+        self.loans.commit(entry.room);
     }
 
     /// Hands over what was submitted, without waiting.
     pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.loans.submit_all_but_a_ring()?;
         self.loans.ring().submit().map(|_| ())
     }
 
-    /// Hands over what was submitted, and waits until there is something to tell, at most for `limit`.
+    /// Hands over what was submitted, and waits until there is something to tell, at most for `limit`. Not where the kernel does
+    /// not take all of it now: what it has to tell is to be taken out first.
     pub(super) fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        if let Err(error) = self.loans.submit_all_but_a_ring() {
+            return unless_later(Err(error));
+        }
         let ring = self.loans.ring();
         let waited = match limit {
             None => ring.submit_and_wait(1),
@@ -207,12 +219,12 @@ impl Ring {
                 ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit))
             }
         };
-        unless_later(waited)
+        unless_later(waited.map(|_| ()))
     }
 
     /// As [`Ring::flush`], but that what the kernel does not take now is no error ([`Ring::has_unsubmitted`]).
     pub(super) fn hand_over(&mut self) -> io::Result<()> {
-        unless_later(self.loans.ring().submit())
+        unless_later(self.flush())
     }
 
     /// Whether there is something that the kernel gets only next time.
@@ -225,24 +237,23 @@ impl Ring {
         self.loans.ready()
     }
 
-    pub(super) fn next(&mut self) -> io::Result<Option<Event>> {
-        Ok(match self.loans.next() {
-            None => None,
-            Some(Completion::Filled(room)) => Some(Event::Request(Entry { room })),
-            Some(Completion::Refused(error, lent)) => Some(Event::Refused(error, lent)),
-            Some(Completion::Watched { is_last }) => {
+    pub(super) fn next(&mut self) -> Option<Event> {
+        Some(match self.loans.next()? {
+            Completion::Filled(room) => Event::Request(Entry { room }),
+            Completion::Refused(error, lent) => Event::Refused(error, lent),
+            Completion::Watched { is_last } => {
                 if is_last {
-                    self.loans.watch(self.waker.0.as_fd())?;
+                    self.loans.watch(self.waker.0.as_fd());
                 }
-                Some(Event::Woken)
+                Event::Woken
             }
         })
     }
 }
 
-fn unless_later(submitted: io::Result<usize>) -> io::Result<()> {
+fn unless_later(submitted: io::Result<()>) -> io::Result<()> {
     match submitted {
-        Ok(_) => Ok(()),
+        Ok(()) => Ok(()),
         Err(error) => match Errno::from_io_error(&error) {
             // BUSY, AGAIN: completions are to be taken out first.
             Some(Errno::INTR | Errno::TIME | Errno::BUSY | Errno::AGAIN) => Ok(()),
@@ -271,6 +282,26 @@ mod tests {
         let mut entry = Entry::new().unwrap();
         entry.room.bytes_mut()[PAYLOAD_LEN_AT..PAYLOAD_LEN_AT + 4].fill(0xff);
         assert_eq!(entry.payload().len(), PAYLOAD_LEN);
+    }
+
+    /// A kernel that takes nothing now, as one without memory for a moment: here as the ring is not enabled.
+    #[test]
+    fn what_the_kernel_does_not_take_now_is_kept_for_it() {
+        const ENTRIES: usize = SUBMISSIONS as usize + 44;
+        // Takes no command of FUSE's.
+        let device = Device::new(std::fs::File::open("/proc/self/exe").unwrap().into());
+        let mut ring = Ring::new(device, 0).unwrap();
+        (0..ENTRIES).for_each(|_| ring.register(Entry::new().unwrap()));
+        assert!(ring.flush().is_err() && ring.has_unsubmitted());
+        assert_eq!(ring.outstanding(), ENTRIES);
+        ring.enable().unwrap();
+        ring.hand_over().unwrap();
+        assert!(!ring.has_unsubmitted());
+        let mut refused = 0;
+        while let Some(event) = ring.next() {
+            refused += usize::from(matches!(event, Event::Refused(..)));
+        }
+        assert_eq!((refused, ring.outstanding()), (ENTRIES, 0), "each is told of, and none is left");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::cores::{is_online, run_on};
 use super::ring::{Entry, Event, Ring};
-use super::{Answered, Dispatcher, Handler, Queue, decoy, nudge};
+use super::{Answered, Dispatcher, Handler, Queue, QueueFault, Start, decoy, nudge};
 use crate::wire::audited::Lent;
 use crate::wire::escort::YieldingPlace;
 use crate::wire::{Reply, abi};
@@ -30,6 +30,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const A_FEW: usize = 8;
 /// How long to wait for the kernel to give back its entries at the end.
 const LAST_WAIT: Duration = Duration::from_secs(2);
+
+/// Said with each refusal.
+const LEAVE_IT_ON: &str =
+    "from now on the mount ends if fuse.enable_uring is switched off, so it has to stay on while it is there";
 
 pub(super) struct QueueThread<H> {
     pub(super) queue: Arc<Queue>,
@@ -101,8 +105,8 @@ impl<H: Handler> QueueThread<H> {
         }
     }
 
-    pub(super) fn run(mut self, entries: Vec<Entry>, report: Sender<io::Result<()>>) {
-        let began = self.begin(entries);
+    pub(super) fn run(mut self, entries: Vec<Entry>, start: Start, report: Sender<io::Result<()>>) {
+        let began = self.begin(entries, start);
         let has_begun = began.is_ok();
         let _ = report.send(began);
         if has_begun {
@@ -120,8 +124,8 @@ impl<H: Handler> QueueThread<H> {
         self.take_back();
     }
 
-    /// An error means that the kernel has no entry of this queue.
-    fn begin(&mut self, entries: Vec<Entry>) -> io::Result<()> {
+    /// An error means that the kernel does not use the queues.
+    fn begin(&mut self, entries: Vec<Entry>, start: Start) -> io::Result<()> {
         self.ring.enable()?;
         let core = self.queue.number;
         if let Err(error) = run_on(core)
@@ -130,15 +134,19 @@ impl<H: Handler> QueueThread<H> {
             // Nor can it be nudged.
             tracing::warn!(%error, core, "not allowed here: if many callers wait there, others may have to");
         }
-        for entry in entries {
-            self.add(entry)?;
+        for (place, entry) in entries.into_iter().enumerate() {
+            match start.fault {
+                Some(QueueFault::All) => self.add_nothing(entry),
+                Some(QueueFault::One) if place == 0 => self.add_nothing(entry),
+                _ => self.add(entry),
+            }
         }
         if let Err(error) = self.ring.flush() {
             tracing::info!(%error, core, "the kernel takes the entries of a queue later");
         }
         // A refusal is there at once.
         let mut refused = None;
-        while let Some(event) = self.ring.next()? {
+        while let Some(event) = self.ring.next() {
             match event {
                 Event::Refused(error, _) => {
                     self.total -= 1;
@@ -148,24 +156,37 @@ impl<H: Handler> QueueThread<H> {
             }
         }
         match refused {
-            Some(error) if self.total == 0 => Err(error.into()),
+            // From a refusal on Linux (6.18, `fuse_uring_cmd`) looks at its switch for each answer. As long as there is a way back
+            // nobody has to depend on that.
+            Some(error) if self.total == 0 || !start.is_last => Err(error.into()),
             Some(error) => {
-                tracing::warn!(%error, core, total = self.total, "the kernel takes no more entries of a queue");
+                let total = self.total;
+                tracing::warn!(%error, core, total, "the kernel takes no more entries of a queue: {LEAVE_IT_ON}");
                 Ok(())
             }
             None => Ok(()),
         }
     }
 
-    pub(super) fn add(&mut self, entry: Entry) -> io::Result<()> {
-        self.ring.register(entry)?;
+    pub(super) fn add(&mut self, entry: Entry) {
+        self.ring.register(entry);
         self.total += 1;
-        Ok(())
+    }
+
+    /// The kernel refuses it.
+    fn add_nothing(&mut self, entry: Entry) {
+        self.ring.register_nothing(entry);
+        self.total += 1;
+    }
+
+    /// So many new ones.
+    pub(super) fn add_more(&mut self, count: usize) -> io::Result<()> {
+        (0..count).try_for_each(|_| Entry::new().map(|entry| self.add(entry)))
     }
 
     fn serve(&mut self) -> io::Result<()> {
         while let Some(answered) = self.queue.fall_asleep(self.ring.outstanding()) {
-            self.commit(answered)?;
+            self.commit(answered);
             if self.hand_over()? == HandedOver::No || self.ring.ready() == 0 {
                 self.ring.wait(self.refusals.pause(Instant::now()))?;
             }
@@ -180,11 +201,11 @@ impl<H: Handler> QueueThread<H> {
     fn take_all(&mut self) -> io::Result<()> {
         let mut last = Instant::now();
         for left in (0..self.ring.ready()).rev() {
-            let Some(event) = self.ring.next()? else { break };
+            let Some(event) = self.ring.next() else { break };
             self.take(event)?;
             let ready = self.queue.answered();
             if left > 0 && (ready >= TOGETHER || ready > 0 && last.elapsed() > TOGETHER_FOR) {
-                self.commit(self.queue.hand_over_early())?;
+                self.commit(self.queue.hand_over_early());
                 self.ring.hand_over()?;
                 self.note_arrival();
                 last = Instant::now();
@@ -193,9 +214,9 @@ impl<H: Handler> QueueThread<H> {
         Ok(())
     }
 
-    fn commit(&mut self, answered: Answered) -> io::Result<()> {
+    fn commit(&mut self, answered: Answered) {
         self.due = Due::earliest(self.due, answered.due);
-        answered.entries.into_iter().try_for_each(|entry| self.ring.commit(entry))
+        answered.entries.into_iter().for_each(|entry| self.ring.commit(entry));
     }
 
     /// Answers that the kernel has to have in time are given to it before the wait: after that nobody could say when it got them.
@@ -236,7 +257,7 @@ impl<H: Handler> QueueThread<H> {
                     (_, Lent::WithAnswer) => return Err(error.into()),
                     (_, Lent::Empty) if self.refusals.note(Instant::now()) => {
                         let queue = self.queue.number;
-                        tracing::error!(%error, queue, "the kernel refuses entries of a queue; tried again");
+                        tracing::error!(%error, queue, "the kernel refuses entries of a queue; tried again. {LEAVE_IT_ON}");
                     }
                     (_, Lent::Empty) => {}
                 }
@@ -289,7 +310,7 @@ impl<H: Handler> QueueThread<H> {
         let had = self.total;
         let more = if self.refusals.are_there() { A_FEW } else { self.total.max(A_FEW) };
         let more = more.min(MOST - self.total);
-        let added = (0..more).try_for_each(|_| self.add(Entry::new()?)).and_then(|()| self.ring.flush());
+        let added = self.add_more(more).and_then(|()| self.ring.flush());
         if let Err(error) = added
             && self.refusals.note(now)
         {
@@ -304,13 +325,10 @@ impl<H: Handler> QueueThread<H> {
         let until = Instant::now() + LAST_WAIT;
         while self.ring.outstanding() > 0 && Instant::now() < until {
             let step = Duration::from_millis(20);
-            let waited = self.ring.wait(Some(step)).and_then(|()| {
-                while self.ring.next()?.is_some() {}
-                Ok(())
-            });
-            if waited.is_err() {
+            if self.ring.wait(Some(step)).is_err() {
                 return;
             }
+            while self.ring.next().is_some() {}
         }
     }
 }
@@ -371,7 +389,7 @@ mod tests {
         let mut thread = thread(REFUSES, Arc::new(Told::default()));
         thread.total = 100;
         let drain = |thread: &mut QueueThread<Told>| {
-            while let Some(event) = thread.ring.next().unwrap() {
+            while let Some(event) = thread.ring.next() {
                 thread.take(event).unwrap();
             }
         };
@@ -435,7 +453,7 @@ mod tests {
             header[4..8].copy_from_slice(&abi::opcode::STATFS.to_ne_bytes());
             header[8..16].copy_from_slice(&unique.to_ne_bytes());
             entry.answer(&header, &[]);
-            thread.ring.commit(entry).unwrap();
+            thread.ring.commit(entry);
         }
         thread.total = REQUESTS as usize;
         thread.ring.hand_over().unwrap();
