@@ -19,6 +19,10 @@ use std::time::Duration;
 /// How long the kernel may take to drop what is not so any more.
 const KERNEL_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Why a log is kept that the server had been told all of.
+const BEFORE_DURABLE: &str =
+    "the session has ended, and the server may have lost what it had been told before its disk had it";
+
 /// Whether what is to be done on the local disk is done when this returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Keep {
@@ -259,6 +263,35 @@ impl Inner {
         drop(self.drop_kernel_caches(gone));
     }
 
+    /// The session has ended, and the server had been told all of its log. But fsync has returned for some of it because this disk
+    /// has it, and the server's may lack that: so the log stays until that has it, too. If the power goes there before, it is kept
+    /// for recovery.
+    pub(crate) fn remove_when_durable(self: &Arc<Inner>, disk: Arc<DiskLog>) {
+        let inner = Arc::clone(self);
+        let before = crate::lock(&self.state).unsynced.heard_of_all();
+        let synced = self.make_durable();
+        drop(self.runtime.spawn(async move {
+            let synced = match synced {
+                Some(synced) => synced.result().await.is_ok(),
+                None => false,
+            };
+            // Where the server has come back with less, this speaks of what it has now.
+            let is_there = synced && crate::lock(&inner.state).unsynced.heard_of_all() == before;
+            let saying = Arc::clone(&inner);
+            inner.on_disk(Keep::Aside, move || match is_there {
+                true => disk.remove(),
+                false => saying.say_kept(disk.keep(BEFORE_DURABLE)),
+            });
+        }));
+    }
+
+    fn say_kept(&self, aside: Option<Aside>) {
+        if let Some(Aside::Kept(_)) = aside {
+            self.stats.kept_logs.one();
+        }
+        tracing::error!(kept = where_kept(aside), "{BEFORE_DURABLE}");
+    }
+
     fn on_disk(&self, keep: Keep, work: impl FnOnce() + Send + 'static) {
         match keep {
             Keep::AtOnce => work(),
@@ -270,12 +303,7 @@ impl Inner {
         if let Some(Aside::Kept(_)) = aside {
             self.stats.kept_logs.one();
         }
-        let kept = match aside {
-            Some(Aside::Kept(dir)) => format!("{} (see `soda recover`)", dir.display()),
-            Some(Aside::Left(dir)) => format!("{}, where it was (see `soda recover`)", dir.display()),
-            Some(Aside::Here) => "the operation log, until there is room to put them aside".to_owned(),
-            None => "nowhere: they are gone".to_owned(),
-        };
+        let kept = where_kept(aside);
         tracing::error!(
             records,
             inodes,
@@ -380,5 +408,14 @@ impl Inner {
         if again > 0 {
             tracing::warn!(again, "the server lost delayed writes in a power cut: they are sent again");
         }
+    }
+}
+
+fn where_kept(aside: Option<Aside>) -> String {
+    match aside {
+        Some(Aside::Kept(dir)) => format!("{} (see `soda recover`)", dir.display()),
+        Some(Aside::Left(dir)) => format!("{}, where it was (see `soda recover`)", dir.display()),
+        Some(Aside::Here) => "the operation log, until there is room to put them aside".to_owned(),
+        None => "nowhere: they are gone".to_owned(),
     }
 }

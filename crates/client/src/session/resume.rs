@@ -1,6 +1,6 @@
 //! What a new control connection has to restore, and what is lost with a session.
 
-use crate::behind::loss::Keep;
+use crate::behind::loss::{Keep, Lost};
 use crate::cache::State;
 use crate::cache::inode::Inode;
 use crate::connection::link::Current;
@@ -112,6 +112,7 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
         state.note_undurable(slots.first);
     }
     let applied = if restarted == Restarted::Yes { Applied::MayBeLost } else { Applied::Kept };
+    let promised = state.behind.has_promised();
     let lost = state.lose_log(applied);
     state.unsynced.start_session();
     let loss = inner.losses.fetch_add(1, Ordering::SeqCst) + 1;
@@ -136,7 +137,12 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
         inner.complete(pending.ticket, pending.completion, Err(error));
     }
     // The disk may hang, and nobody else reads the connection.
-    inner.report_loss(lost, "the session has ended", Keep::Aside);
+    match lost {
+        Lost { records, disk: Some(disk), .. } if promised && records.is_empty() => {
+            inner.remove_when_durable(disk)
+        }
+        lost => inner.report_loss(lost, "the session has ended", Keep::Aside),
+    }
     inner.begin_disk_log(welcome, Keep::Aside);
 }
 

@@ -3,6 +3,8 @@
 
 use super::*;
 use crate::common::relay::{Relay, Way};
+use crate::replay::logs;
+use soda_client::Fsync;
 use soda_protocol::Call;
 use std::sync::Mutex;
 use tokio::task::JoinHandle;
@@ -143,6 +145,52 @@ async fn what_a_power_cut_takes_after_the_end_of_the_session_is_said() {
     wait_until("the third session", || async { a.stats().count("sessions_lost") == 2 }).await;
     assert_eq!(fsync.await.unwrap().unwrap_err().errno, Errno::Io);
     assert_eq!(a.fsync_file(&file).await.unwrap_err().errno, Errno::Io, "to each who had it open");
+}
+
+// SEMANTICS 52
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fsync_was_content_with_this_machine_for_stays_here_until_the_servers_disk_has_it() {
+    for loses in [false, true] {
+        let mut cell = Cell::syncing_when_asked();
+        let proxy = Proxy::before(cell.addr).await;
+        let slow = Slow::before(proxy.addr).await;
+        let cache = tempfile::tempdir().unwrap();
+        let max_age = Duration::from_millis(10);
+        let behind = WriteBehind { max_age, fsync: Fsync::Local, ..WriteBehind::default() };
+        let write_policy = WritePolicy::Behind(behind);
+        let server = slow.relay.addr.to_string();
+        let mut config = ClientConfig { server, write: write_policy, ..cell.client_config() };
+        config.cache.dir = Some(cache.path().to_owned());
+        let a = writer_with(config).await;
+        let fid = make(&a, a.root(), "f", "before").await;
+        a.sync_all().await.unwrap();
+        let medium = cell.medium();
+        slow.begin();
+        let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+        write(&a, &file, 0, "after!").await;
+        a.fsync(fid).await.unwrap();
+        assert_eq!(a.stats().count("fsyncs_local"), 1);
+        told(&a).await;
+        proxy.set(Weather::Cut);
+        // In conflict with leases of the silent session: it is ended.
+        let b = cell.client().await;
+        assert_eq!(contents(&b, &["f"]).await, "after!");
+        b.shutdown().await;
+        proxy.set(Weather::Fine);
+        wait_until("another session", || async { a.stats().count("sessions_lost") == 1 }).await;
+        if loses {
+            cell.power_cut_since(medium);
+            cell.restart();
+            wait_until("the third session", || async { a.stats().count("sessions_lost") == 2 }).await;
+            slow.end();
+            wait_until("what it has lost is kept", || async { a.stats().count("kept_logs") == 1 }).await;
+        } else {
+            assert_eq!(logs(cache.path()).len(), 2, "that of the session that has ended, and of this one");
+            slow.end();
+            wait_until("nobody needs it", || async { logs(cache.path()).len() == 1 }).await;
+            assert_eq!(a.stats().count("kept_logs"), 0);
+        }
+    }
 }
 
 // SEMANTICS 48

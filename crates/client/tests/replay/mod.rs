@@ -26,7 +26,7 @@ async fn next(cell: &Cell, cache: &Path) -> Arc<Client> {
     Client::connect(caching(cell, cell.addr, cache), Box::new(NoKernel)).await.unwrap()
 }
 
-fn logs(cache: &Path) -> Vec<PathBuf> {
+pub(crate) fn logs(cache: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir(cache.join("oplog")).unwrap();
     all.map(|entry| entry.unwrap().path()).filter(|path| !path.ends_with("kept")).collect()
 }

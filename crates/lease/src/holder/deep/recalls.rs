@@ -25,6 +25,12 @@ impl Deep {
         }
     }
 
+    /// Also what has been said to be covered there since it was asked for: that lies where it was said to, and is found by who
+    /// asks for what is above.
+    fn has_members_below(&self, fid: Fid) -> bool {
+        self.links.below(fid).iter().any(|fid| self.members.contains_key(fid))
+    }
+
     /// Members to be brought down for a question.
     fn concerned(&self, part: LeasePart, to: Option<Mode>) -> Vec<Fid> {
         let inside = self.lowered_by(part, to);
@@ -162,7 +168,9 @@ impl Holder {
                 None => drop(self.deep.remove_member(*fid)),
             }
         }
-        if let (Some(LeasePart { fid, scope: Scope::Subtree }), None) = (work.answer.part, work.answer.kept) {
+        if let (Some(LeasePart { fid, scope: Scope::Subtree }), None) = (work.answer.part, work.answer.kept)
+            && !self.deep.has_members_below(fid)
+        {
             // Nothing of it is left here, and where it lies is said anew with what is.
             self.deep.links.cut(fid);
         }

@@ -100,3 +100,15 @@ fn a_lease_that_is_asked_for_before_its_grant_comes_is_not_taken_when_that_comes
     holder.handle_reply_covered(secs(0), late, &[Grant { fid: f(3), ..deep(Mode::Write, 8) }], &[]);
     assert_eq!(holder.release_deep(f(3)), None);
 }
+
+/// A directory is asked for with all below; what was made there is told first, and stays covered by the lease above.
+#[test]
+fn what_is_said_to_be_covered_while_its_directory_is_asked_for_lies_where_it_was_said_to() {
+    let mut holder = holder();
+    assert_eq!(holder.handle_recall(secs(1), &question(4, 9, None)), drop_part(9, None, &[4]));
+    let made = Coverage { fid: f(5), root: f(1), mode: Mode::Write, above: vec![f(4), f(3), f(1)] };
+    get(&mut holder, &[], &[made]);
+    holder.finish_part(f(1), Epoch(9), InUse::No);
+    assert_eq!((may(&holder, 4), may(&holder, 5)), (None, W));
+    assert_eq!(holder.handle_recall(secs(1), &question(3, 10, None)), drop_part(10, None, &[3, 5]));
+}
