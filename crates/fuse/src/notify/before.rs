@@ -1,4 +1,5 @@
-//! Dropping all that another process told the kernel, which has served the mount until now; or this one, before the machine slept.
+//! Dropping all that another process told the kernel, which has served the mount until now; or this one, before the machine
+//! slept.
 //!
 //! Not one inode after the other as elsewhere. One that the kernel has forgotten, which it says with a request that is not read
 //! yet, looks as one that it has not taken in, and each would be waited for. And a page stays locked for as long as somebody

@@ -156,8 +156,8 @@ impl<H: Handler> QueueThread<H> {
             }
         }
         match refused {
-            // From a refusal on Linux (6.18, `fuse_uring_cmd`) looks at its switch for each answer. As long as there is a way back
-            // nobody has to depend on that.
+            // From a refusal on Linux (6.18, `fuse_uring_cmd`) looks at its switch for each answer. As long as there is a way
+            // back nobody has to depend on that.
             Some(error) if self.total == 0 || !start.is_last => Err(error.into()),
             Some(error) => {
                 let total = self.total;
