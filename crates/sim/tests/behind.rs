@@ -59,6 +59,9 @@ fn seeds_that_found_something_harsh() {
     for seed in [102_301, 102_918] {
         let _ = is_sound(SimConfig::harsh(seed).plain());
     }
+    // A log for which fsync had returned was kept when its client heard that the session was over, and the power went before the
+    // server had ended it.
+    let _ = is_sound(SimConfig::harsh(79));
 }
 
 #[test]

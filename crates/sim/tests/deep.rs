@@ -55,7 +55,8 @@ fn seeds_that_found_something() {
 /// What was done under deep leases is told by the next life of a client that has crashed.
 #[test]
 fn nor_where_logs_survive_their_clients() {
-    for seed in 1..100 {
+    // 1096: a file that was told while its directory was asked for was not found by who asked for the directory above.
+    for seed in (1..100).chain([1096]) {
         let config = SimConfig::logged(seed);
         let violations = run(config.clone(), Show::No).violations;
         assert!(violations.is_empty(), "{violations:?}\nrepeat it with: {}", config.command());
