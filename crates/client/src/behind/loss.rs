@@ -264,8 +264,8 @@ impl Inner {
     }
 
     /// The session has ended, and the server had been told all of its log. But fsync has returned for some of it because this
-    /// disk has it, and the server's may lack that: so the log stays until that has it, too. If the power goes there before, it is
-    /// kept for recovery.
+    /// disk has it, and the server's may lack that: so the log stays until that has it, too. If the power goes there before, it
+    /// is kept for recovery.
     pub(crate) fn remove_when_durable(self: &Arc<Inner>, disk: Arc<DiskLog>) {
         let inner = Arc::clone(self);
         let before = crate::lock(&self.state).unsynced.heard_of_all();
