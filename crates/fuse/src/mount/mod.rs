@@ -19,7 +19,7 @@ use crate::nodes::Nodes;
 use crate::notify::{self, Hooks, Notifier};
 use crate::wire::connection::{ConnectError, Connection, Transport, TransportChoice};
 use crate::wire::device::Device;
-use crate::wire::{Agreement, Cores, Readers, RequestTimeout, Serving, Sink};
+use crate::wire::{Agreement, Cores, QueueMemory, Readers, RequestTimeout, Serving, Sink};
 use guard::Guarded;
 use serde::Serialize;
 use soda_client::Client;
@@ -194,7 +194,8 @@ impl Mount {
 
     /// A handle for counters that outlives the mount.
     pub fn monitor(&self) -> Monitor {
-        Monitor(self.fs.clone())
+        let queues = self.serving.as_ref().and_then(Serving::queue_memory);
+        Monitor { fs: self.fs.clone(), queues }
     }
 
     /// Takes the mount out of the tree of names. Who still uses it may go on; [`Mount::ended`] resolves when nobody does.
@@ -259,7 +260,10 @@ impl Drop for DetachOnDrop {
 
 /// What a mount does, for tools.
 #[derive(Clone, Debug)]
-pub struct Monitor(FileSystem);
+pub struct Monitor {
+    fs: FileSystem,
+    queues: Option<QueueMemory>,
+}
 
 /// Counters of a mount's kernel side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -280,11 +284,16 @@ pub struct MountStats {
     pub dropped_all_names: u64,
     /// A directory was locked when its names were to be dropped.
     pub lock_waits: u64,
+    /// Over io_uring: so many requests there is room for now.
+    pub entries: Option<usize>,
+    /// Memory that they have, at most, bytes.
+    pub entry_bytes: Option<usize>,
 }
 
 impl Monitor {
     pub fn stats(&self) -> MountStats {
-        let fs = self.0.inner();
+        let fs = self.fs.inner();
+        let of_queues = |count: fn(&QueueMemory) -> usize| self.queues.as_ref().map(count);
         let notified = fs.notifier.counters();
         MountStats {
             requests: fs.requests.load(Ordering::Relaxed),
@@ -297,6 +306,8 @@ impl Monitor {
             dropped_names: notified.names.load(Ordering::Relaxed),
             dropped_all_names: notified.epochs.load(Ordering::Relaxed),
             lock_waits: notified.lock_waits.load(Ordering::Relaxed),
+            entries: of_queues(QueueMemory::entries),
+            entry_bytes: of_queues(QueueMemory::bytes),
         }
     }
 }

@@ -13,6 +13,7 @@ mod audited;
 mod buffers;
 pub mod connection;
 pub mod device;
+mod entry_memory;
 mod escort;
 mod obstacle;
 mod pause;
@@ -34,6 +35,7 @@ pub use request::{
     Header, Interest, LockRequest, LockSpan, MalformedRequest, Op, OpenRequest, Request, SetAttrRequest,
 };
 
+pub(crate) use entry_memory::QueueMemory;
 pub use escort::Cores;
 pub(crate) use escort::Hurry;
 pub use obstacle::{Obstacle, URING_SWITCH, auto_obstacles};
