@@ -325,7 +325,8 @@ fn where_all_that_have_entries_wait_the_next_process_has_entries_for_others() {
     unmount_at(dir.path());
 }
 
-/// What is in hand was read from several descriptors, each of which has to answer for its own; also in the process after the next.
+/// What is in hand was read from several descriptors, each of which has to answer for its own; also in the process after the
+/// next.
 #[test]
 fn who_waits_while_a_mount_over_the_device_passes_on_twice_is_answered() {
     if !can_mount() {

@@ -12,8 +12,9 @@ use soda_system_tests::cell::{
 };
 use soda_system_tests::wait::{self, Finish};
 use std::fs::{self, File};
-use std::io::Write;
-use std::path::Path;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -112,7 +113,7 @@ fn with_mount(test: impl FnOnce(&mut Cell)) {
         mount_prefix: &["env", "RUST_LOG=info,soda_fuse=debug"],
         ..Setting::default()
     };
-    let mut cell = Cell::assemble(1, &setting);
+    let mut cell = Cell::assemble(2, &setting);
     let mut stats = Command::new(soda_binary());
     stats.arg("stats").arg(cell.root(0)).args(["--once", "--json"]);
     // What it can be asked by comes after the mount.
@@ -197,6 +198,104 @@ fn a_queue_whose_entries_the_kernel_refuses_asks_again_after_pauses_and_says_so_
         cell.server.thaw();
         callers.into_iter().for_each(|caller| assert_eq!(caller.join().unwrap(), Errno::NOENT));
         fs::write(cell.root(0).join("file"), b"content").unwrap();
+    });
+}
+
+/// Bytes of one request at the most.
+const LARGEST: u64 = 1 << 20;
+/// What entries of one queue may keep, and what one takes in any case (`entry_memory.rs`).
+const KEPT: u64 = 64 << 20;
+const EACH: u64 = 20 << 10;
+
+/// Memory that the daemon's entries have, bytes: they are where nothing else is, and some on a file.
+fn entries_have(mount: &Mount) -> u64 {
+    let smaps = fs::read_to_string(format!("/proc/{}/smaps", mount.process())).unwrap();
+    let mut is_of_entries = false;
+    let mut have = on_file(mount);
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap();
+        if let Some((begin, _)) = first.split_once('-') {
+            let begin = u64::from_str_radix(begin, 16).unwrap();
+            is_of_entries = (1 << 44..1 << 46).contains(&begin);
+        } else if is_of_entries && first == "Rss:" {
+            have += words.next().unwrap().parse::<u64>().unwrap() << 10;
+        }
+    }
+    have
+}
+
+fn on_file(mount: &Mount) -> u64 {
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", mount.process())).unwrap();
+    let is_for_answers = |path: &PathBuf| {
+        fs::read_link(path).is_ok_and(|file| file.to_string_lossy().contains("memfd:soda-answers"))
+    };
+    let files = descriptors.filter_map(|descriptor| Some(descriptor.ok()?.path())).filter(is_for_answers);
+    files.map(|file| file.metadata().unwrap().blocks() * 512).sum()
+}
+
+/// So many call, each with a buffer of the largest size and where in the file that belongs, while the server is away. Returns
+/// what the entries have then.
+fn large_crowd(cell: &Cell, call: impl Fn(&File, &mut [u8], u64) -> io::Result<usize> + Sync) -> u64 {
+    let path = cell.root(0).join("large");
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    cell.server.freeze();
+    let mut have = 0;
+    thread::scope(|scope| {
+        for number in 0..CALLERS {
+            let (file, call) = (&file, &call);
+            scope.spawn(move || {
+                run_on_one_core();
+                let mut buffer = vec![7; LARGEST as usize];
+                assert_eq!(call(file, &mut buffer, number * LARGEST).unwrap(), buffer.len());
+            });
+        }
+        wait::in_time(PATIENCE, "not all call", || cell.mounts[0].counter("kernel_waiting") >= CALLERS);
+        have = entries_have(&cell.mounts[0]);
+        cell.server.thaw();
+    });
+    have
+}
+
+/// That the entries have not kept what a crowd needed, and that it is told how much they may have.
+fn is_given_back(mount: &Mount) {
+    let (have, told) = (entries_have(mount), mount.counter("kernel_entry_bytes"));
+    let most = KEPT + LARGEST + mount.counter("kernel_entries") * EACH;
+    assert!(have <= told && told <= most, "{have} bytes, {told} told, {most} at most");
+}
+
+#[test]
+fn large_writes_that_waited_at_the_same_time_leave_little_memory() {
+    with_mount(|cell| {
+        let _rescue = Rescue(cell.mounts[0].abort_knob());
+        File::create(cell.root(0).join("large")).unwrap().set_len(CALLERS * LARGEST).unwrap();
+        let have = large_crowd(cell, |file, buffer, at| file.write_at(buffer, at));
+        assert!(have > CALLERS * LARGEST, "only {have} bytes: they did not come at the same time");
+        is_given_back(&cell.mounts[0]);
+        let mut read = vec![0; LARGEST as usize];
+        File::open(cell.root(0).join("large"))
+            .unwrap()
+            .read_exact_at(&mut read, (CALLERS - 1) * LARGEST)
+            .unwrap();
+        assert!(read.iter().all(|byte| *byte == 7));
+    });
+}
+
+/// An entry is handed over with the answer in it: nothing of that is to stay.
+#[test]
+fn large_reads_that_waited_at_the_same_time_leave_little_memory() {
+    with_mount(|cell| {
+        let _rescue = Rescue(cell.mounts[0].abort_knob());
+        let path = cell.root(1).join("large");
+        let content: Vec<u8> = (0..CALLERS).flat_map(|number| vec![number as u8; LARGEST as usize]).collect();
+        fs::write(&path, content).unwrap();
+        // What can write is read past the kernel's pages.
+        large_crowd(cell, |file, buffer, at| {
+            let read = file.read_at(buffer, at)?;
+            assert!(buffer.iter().all(|byte| *byte == (at / LARGEST) as u8));
+            Ok(read)
+        });
+        is_given_back(&cell.mounts[0]);
     });
 }
 

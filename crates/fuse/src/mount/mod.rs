@@ -19,7 +19,7 @@ use crate::nodes::Nodes;
 use crate::notify::{self, Hooks, Notifier};
 use crate::wire::connection::{ConnectError, Connection, Transport, TransportChoice};
 use crate::wire::device::Device;
-use crate::wire::{Agreement, Cores, Readers, RequestTimeout, Serving, Sink};
+use crate::wire::{Agreement, Cores, QueueMemory, Readers, RequestTimeout, Serving, Sink};
 use guard::Guarded;
 use serde::Serialize;
 use soda_client::Client;
@@ -199,6 +199,7 @@ impl Mount {
             fs: self.fs.clone(),
             readers: serving.map_or(0, Serving::readers),
             descriptors: serving.map_or(0, |serving| serving.descriptors().count()),
+            queues: serving.and_then(Serving::queue_memory),
         }
     }
 
@@ -268,6 +269,7 @@ pub struct Monitor {
     fs: FileSystem,
     readers: usize,
     descriptors: usize,
+    queues: Option<QueueMemory>,
 }
 
 /// Counters of a mount's kernel side.
@@ -293,11 +295,16 @@ pub struct MountStats {
     pub dropped_all_names: u64,
     /// A directory was locked when its names were to be dropped.
     pub lock_waits: u64,
+    /// Over io_uring: so many requests there is room for now.
+    pub entries: Option<usize>,
+    /// Memory that they have, at most, bytes.
+    pub entry_bytes: Option<usize>,
 }
 
 impl Monitor {
     pub fn stats(&self) -> MountStats {
         let fs = self.fs.inner();
+        let of_queues = |count: fn(&QueueMemory) -> usize| self.queues.as_ref().map(count);
         let notified = fs.notifier.counters();
         MountStats {
             readers: self.readers,
@@ -312,6 +319,8 @@ impl Monitor {
             dropped_names: notified.names.load(Ordering::Relaxed),
             dropped_all_names: notified.epochs.load(Ordering::Relaxed),
             lock_waits: notified.lock_waits.load(Ordering::Relaxed),
+            entries: of_queues(QueueMemory::entries),
+            entry_bytes: of_queues(QueueMemory::bytes),
         }
     }
 }

@@ -9,8 +9,9 @@
 
 #![allow(unsafe_code)]
 
-use super::abi::uring::{COMMIT_AND_FETCH, COMMIT_ID_AT, HEADER_LEN, REGISTER};
+use super::abi::uring::{COMMIT_AND_FETCH, COMMIT_ID_AT, HEADER_LEN, PAYLOAD_LEN_AT, REGISTER};
 use super::device::{Device, MAX_WRITE};
+use super::entry_memory::{EntryMemory, HEADER_SPACE, SMALL};
 use io_uring::squeue::Entry128;
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode};
@@ -18,17 +19,16 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{FileType, fstat, makedev};
 use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, Setter};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::Pid;
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Of a room, bytes: the header has a page of its own, the payload begins with the next.
-pub(super) const HEADER_SPACE: usize = 4096;
 /// Of a room, bytes. Nothing that the kernel asks or is answered is longer.
 pub(super) const PAYLOAD_LEN: usize = MAX_WRITE as usize;
 const ROOM_LEN: usize = HEADER_SPACE + PAYLOAD_LEN;
@@ -45,6 +45,11 @@ pub(super) struct Room {
     memory: NonNull<u8>,
     /// What the kernel calls the request that is in it: whoever names that lends the kernel this memory. 0: there is none.
     commit_id: u64,
+    /// Of the payload, bytes from its beginning: the rest of it has no pages.
+    used: usize,
+    /// The pages of the payload are, or were, those of a file.
+    is_on_file: bool,
+    of_queue: Arc<EntryMemory>,
 }
 
 // SAFETY: the memory belongs to this value alone, see above.
@@ -54,17 +59,17 @@ unsafe impl Sync for Room {}
 
 impl Room {
     /// Takes memory only as it is used.
-    pub(super) fn new() -> io::Result<Room> {
-        Room::map(usual_place(), MapFlags::empty(), 0)
+    pub(super) fn new(of_queue: &Arc<EntryMemory>) -> io::Result<Room> {
+        Room::map(usual_place(), MapFlags::empty(), 0, of_queue)
     }
 
     /// Errors as of [`Claims::room`].
-    fn at(address: u64, commit_id: u64) -> io::Result<Room> {
+    fn at(address: u64, commit_id: u64, of_queue: &Arc<EntryMemory>) -> io::Result<Room> {
         let place = usize::try_from(address).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
         if place == 0 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let room = Room::map(place, MapFlags::FIXED_NOREPLACE, commit_id)?;
+        let room = Room::map(place, MapFlags::FIXED_NOREPLACE, commit_id, of_queue)?;
         match room.address() == address {
             true => Ok(room),
             // A kernel that does not know the flag (before 4.17).
@@ -72,14 +77,15 @@ impl Room {
         }
     }
 
-    fn map(place: usize, how: MapFlags, commit_id: u64) -> io::Result<Room> {
+    fn map(place: usize, how: MapFlags, commit_id: u64, of_queue: &Arc<EntryMemory>) -> io::Result<Room> {
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE | how);
         let place = std::ptr::without_provenance_mut(place);
         // SAFETY: new memory. The kernel takes the address if it is free, else another one or, with `FIXED_NOREPLACE`, none.
         let memory = unsafe { rustix::mm::mmap_anonymous(place, ROOM_LEN, protection, flags) }?;
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Room { memory, commit_id })
+        of_queue.entry_came();
+        Ok(Room { memory, commit_id, used: 0, is_on_file: false, of_queue: of_queue.clone() })
     }
 
     pub(super) fn address(&self) -> u64 {
@@ -94,6 +100,88 @@ impl Room {
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), ROOM_LEN) }
+    }
+
+    /// So much of the payload, from its beginning, is used now: bytes.
+    pub(super) fn note_payload(&mut self, len: usize) {
+        if len > self.used {
+            self.of_queue.changed(self.used, len);
+            self.used = len;
+        }
+    }
+
+    /// Puts an answer in the place of the payload, while so many requests of the queue are under way. The parts must fit
+    /// ([`PAYLOAD_LEN`]).
+    pub(super) fn put_payload(&mut self, parts: &[&[u8]], under_way: usize) {
+        let len = parts.iter().map(|part| part.len()).sum();
+        if self.of_queue.is_passing(len, under_way) && self.put_on_file(parts).is_ok() {
+            return;
+        }
+        if self.is_on_file && self.map_payload(None).is_ok() {
+            self.is_on_file = false;
+        }
+        self.need_only(len);
+        self.note_payload(len);
+        let mut rest = &mut self.bytes_mut()[HEADER_SPACE..];
+        for part in parts {
+            let (place, behind) = rest.split_at_mut(part.len());
+            place.copy_from_slice(part);
+            rest = behind;
+        }
+    }
+
+    fn put_on_file(&mut self, parts: &[&[u8]]) -> io::Result<()> {
+        let of_queue = self.of_queue.clone();
+        let file = of_queue.write(self.payload_address(), parts)?;
+        let mapped = self.map_payload(Some(file));
+        match mapped {
+            Ok(()) => self.is_on_file = true,
+            Err(_) => of_queue.take_away(self.payload_address()),
+        }
+        mapped
+    }
+
+    /// From here on the payload is what the file has at its address, or zero. What is written to it is not written to the file.
+    fn map_payload(&mut self, file: Option<&File>) -> io::Result<()> {
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED);
+        let offset = self.payload_address();
+        if !offset.is_multiple_of(page_size().into()) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let place = self.memory.as_ptr().wrapping_add(HEADER_SPACE).cast();
+        // SAFETY: takes the place of memory that is this value's, to which no reference lives meanwhile. Nobody makes the file
+        // shorter or writes where it is mapped; a hole in it reads as zero.
+        let mapped = unsafe {
+            match file {
+                Some(file) => rustix::mm::mmap(place, PAYLOAD_LEN, protection, flags, file, offset),
+                None => rustix::mm::mmap_anonymous(place, PAYLOAD_LEN, protection, flags),
+            }
+        };
+        mapped?;
+        self.of_queue.changed(self.used, 0);
+        self.used = 0;
+        Ok(())
+    }
+
+    fn payload_address(&self) -> u64 {
+        self.address() + HEADER_SPACE as u64
+    }
+
+    /// Of the payload only so much is needed any more: bytes. Gives back the rest, which is zero from then on, if that is much.
+    fn need_only(&mut self, len: usize) {
+        if self.used.saturating_sub(len) <= SMALL || !self.of_queue.is_too_much() {
+            return;
+        }
+        let page = page_size() as usize;
+        let [from, to] = [len, self.used].map(|len| (HEADER_SPACE + len).next_multiple_of(page));
+        let unused = self.memory.as_ptr().wrapping_add(from).cast();
+        // SAFETY: whole pages of the memory, which is this value's, and zero is as good there; no reference to it lives
+        // meanwhile.
+        if unsafe { rustix::mm::madvise(unused, to - from, Advice::LinuxDontNeed) }.is_ok() {
+            self.of_queue.changed(self.used, len);
+            self.used = len;
+        }
     }
 
     /// Writes the addresses of header and payload where REGISTER reads them, and returns where that is.
@@ -111,6 +199,11 @@ impl Drop for Room {
     fn drop(&mut self) {
         // SAFETY: mapped by `map` with this length; no reference to it outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), ROOM_LEN) };
+        if self.is_on_file {
+            self.of_queue.take_away(self.payload_address());
+        }
+        self.of_queue.changed(self.used, 0);
+        self.of_queue.entry_went();
     }
 }
 
@@ -128,11 +221,16 @@ pub(super) struct Claims {
 impl Claims {
     /// # Errors
     /// Something else is there. `InvalidData`: nothing can be, or the request has a room already.
-    pub(super) fn room(&mut self, address: u64, commit_id: u64) -> io::Result<Room> {
+    pub(super) fn room(
+        &mut self,
+        address: u64,
+        commit_id: u64,
+        of_queue: &Arc<EntryMemory>,
+    ) -> io::Result<Room> {
         if self.taken.contains(&commit_id) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "two entries have one request"));
         }
-        let room = Room::at(address, commit_id)?;
+        let room = Room::at(address, commit_id, of_queue)?;
         self.taken.insert(commit_id);
         Ok(room)
     }
@@ -152,6 +250,11 @@ fn usual_place() -> usize {
 /// The number at a place of a header; 0 beyond its end.
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+}
+
+/// As [`u64_at`].
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u32::from_ne_bytes(*bytes))
 }
 
 /// What comes back of a ring.
@@ -185,12 +288,15 @@ pub(super) struct Loans {
     /// Commands that the ring has no place for yet. What the kernel does not take now it gets next time: a command that was
     /// given up would leave its request without an answer, or its room among those that the kernel has.
     backlog: VecDeque<Entry128>,
+    /// Answers on files that are not needed once the commands were handed over: Linux (6.18) copies an answer before the call
+    /// that submits it returns.
+    passing: Vec<(Arc<EntryMemory>, u64)>,
 }
 
 impl Loans {
     pub(super) fn new(ring: IoUring<Entry128>, device: Arc<Device>, queue: u16) -> Loans {
-        let (lent, free, backlog) = (Vec::new(), Vec::new(), VecDeque::new());
-        Loans { ring, device, queue, lent, free, backlog }
+        let (lent, free, backlog, passing) = (Vec::new(), Vec::new(), VecDeque::new(), Vec::new());
+        Loans { ring, device, queue, lent, free, backlog, passing }
     }
 
     /// For all that takes no completion. What submits comes after [`Loans::submit_all_but_a_ring`].
@@ -224,6 +330,9 @@ impl Loans {
 
     /// Hands the kernel the answer that is in the room, and lends it the room for another request, with the next submission.
     pub(super) fn commit(&mut self, room: Room) {
+        if room.is_on_file {
+            self.passing.push((room.of_queue.clone(), room.payload_address()));
+        }
         let command = self.command(COMMIT_AND_FETCH, room.commit_id, None);
         self.lend(command, room);
     }
@@ -278,6 +387,18 @@ impl Loans {
         }
     }
 
+    /// Whether [`Loans::let_pass`] is to be called when all is submitted.
+    pub(super) fn has_passing(&self) -> bool {
+        !self.passing.is_empty()
+    }
+
+    /// Takes away the memory of answers that the kernel has.
+    pub(super) fn let_pass(&mut self) {
+        if self.has_passing() && !self.has_unsubmitted() {
+            self.passing.drain(..).for_each(|(memory, place)| memory.take_away(place));
+        }
+    }
+
     /// Whether there are commands that the kernel has not taken.
     pub(super) fn has_unsubmitted(&mut self) -> bool {
         !self.backlog.is_empty() || !self.ring.submission().is_empty()
@@ -303,6 +424,12 @@ impl Loans {
             return Some(match completion.result() {
                 0.. => {
                     room.commit_id = u64_at(room.bytes(), COMMIT_ID_AT);
+                    let payload = u32_at(room.bytes(), PAYLOAD_LEN_AT) as usize;
+                    room.note_payload(payload.min(PAYLOAD_LEN));
+                    if room.is_on_file && payload > 0 {
+                        // Linux had the file's pages made before it made copies of them.
+                        room.of_queue.take_away(room.payload_address());
+                    }
                     Completion::Filled(room)
                 }
                 error => {
@@ -316,6 +443,7 @@ impl Loans {
 
 impl Drop for Loans {
     fn drop(&mut self) {
+        self.passing.drain(..).for_each(|(memory, place)| memory.take_away(place));
         // What the kernel has not given back it may still write to.
         self.lent.drain(..).flatten().for_each(std::mem::forget);
     }
@@ -403,8 +531,8 @@ pub(super) fn clone_device(fresh: BorrowedFd<'_>, of: BorrowedFd<'_>) -> io::Res
         return Err(Errno::NOTTY.into());
     }
     let number = u32::try_from(of.as_raw_fd()).map_err(|_| Errno::BADF)?;
-    // SAFETY: `fresh` is of FUSE's device, which reads one `u32` for this call, and looks that descriptor up: it is open, as it is
-    // borrowed, and who owns it has it as before.
+    // SAFETY: `fresh` is of FUSE's device, which reads one `u32` for this call, and looks that descriptor up: it is open, as it
+    // is borrowed, and who owns it has it as before.
     Ok(unsafe { ioctl::ioctl(fresh, Setter::<CLONE, u32>::new(number)) }?)
 }
 
@@ -416,37 +544,4 @@ pub(super) fn page_size() -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_addresses_are_where_the_kernel_reads_them() {
-        let mut room = Room::new().unwrap();
-        let (base, vectors) = (room.address(), room.write_vectors());
-        assert_eq!(vectors, base + VECTORS_AT as u64);
-        let words = [0, 8, 16, 24].map(|at| u64_at(room.bytes(), VECTORS_AT + at));
-        assert_eq!(words, [base, HEADER_LEN as u64, base + HEADER_SPACE as u64, PAYLOAD_LEN as u64]);
-    }
-
-    #[test]
-    fn a_room_is_at_the_place_of_another_only_once_that_is_gone() {
-        let room = Room::new().unwrap();
-        let address = room.address();
-        let taken = Room::at(address, 1).unwrap_err();
-        assert_eq!(Errno::from_io_error(&taken), Some(Errno::EXIST));
-        drop(room);
-        assert_eq!(Room::at(address, 1).unwrap().address(), address);
-        assert_eq!(Room::at(0, 1).unwrap_err().kind(), io::ErrorKind::InvalidData);
-    }
-
-    #[test]
-    fn a_request_has_one_room() {
-        let [one, other] = [Room::new().unwrap(), Room::new().unwrap()].map(|room| room.address());
-        let mut claims = Claims::default();
-        assert!(claims.room(0, 7).is_err(), "that one is none");
-        let room = claims.room(one, 7).unwrap();
-        assert_eq!(claims.room(other, 7).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert_eq!(Errno::from_io_error(&claims.room(one, 8).unwrap_err()), Some(Errno::EXIST));
-        assert_eq!((room.address(), claims.room(other, 8).unwrap().address()), (one, other));
-    }
-}
+mod tests;

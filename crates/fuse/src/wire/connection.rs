@@ -187,8 +187,9 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Starts all threads, which wait. `clones`: what [`Serving::descriptors`] says behind `device`. `queues`: of a connection over
-    /// io_uring ([`Serving::hand_over_queues`]); `readers` are those of one without. Dropped, it leaves the connection alone.
+    /// Starts all threads, which wait. `clones`: what [`Serving::descriptors`] says behind `device`. `queues`: of a connection
+    /// over io_uring ([`Serving::hand_over_queues`]); `readers` are those of one without. Dropped, it leaves the connection
+    /// alone.
     ///
     /// # Errors
     /// A thread cannot be started, or the queues cannot be taken over.

@@ -184,8 +184,8 @@ impl Device {
         }
     }
 
-    /// From now on a read that finds no message returns. It is so for all who have this descriptor, other processes among them, and
-    /// not for other descriptors of the mount.
+    /// From now on a read that finds no message returns. It is so for all who have this descriptor, other processes among them,
+    /// and not for other descriptors of the mount.
     pub(super) fn do_not_wait(&self) -> io::Result<()> {
         Ok(rustix::io::ioctl_fionbio(&self.fd, true)?)
     }

@@ -14,6 +14,7 @@ mod buffers;
 pub mod connection;
 mod descriptors;
 pub mod device;
+mod entry_memory;
 mod escort;
 mod obstacle;
 mod pause;
@@ -36,6 +37,7 @@ pub use request::{
     Header, Interest, LockRequest, LockSpan, MalformedRequest, Op, OpenRequest, Request, SetAttrRequest,
 };
 
+pub(crate) use entry_memory::QueueMemory;
 pub use escort::Cores;
 pub(crate) use escort::Hurry;
 pub use obstacle::{Obstacle, URING_SWITCH, auto_obstacles};

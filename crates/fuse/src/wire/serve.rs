@@ -5,6 +5,7 @@ use super::agreement::Agreement;
 use super::buffers::BufferPool;
 use super::descriptors::Descriptors;
 use super::device::{Device, Received};
+use super::entry_memory::QueueMemory;
 use super::escort::{Cores, Hurry, Seat, escort};
 use super::pause::Pause;
 use super::request::{SetXattrForm, parse_header, parse_write, parse_write_apart};
@@ -53,6 +54,11 @@ impl Serving {
 
     pub fn has_ended(&self) -> bool {
         *self.ended.borrow()
+    }
+
+    /// Of queues' entries; `None` over the device.
+    pub(crate) fn queue_memory(&self) -> Option<QueueMemory> {
+        self.queues.as_ref().map(Leave::memory)
     }
 
     /// From now on each thread that has handed a request on reads no other.

@@ -134,6 +134,7 @@ const MOUNT: &[Group] = &[
             ("descriptors of /dev/fuse", Level("kernel_descriptors")),
             ("requests", Count("kernel_requests")),
             ("waiting", Level("kernel_waiting")),
+            ("entries for io_uring", Level("kernel_entries")),
             ("inodes known", Level("kernel_inodes")),
             ("files open", Level("kernel_open_files")),
             ("directories open", Level("kernel_open_directories")),
@@ -149,6 +150,7 @@ const MOUNT: &[Group] = &[
         &[
             ("of the daemon", LevelBytes("memory_bytes")),
             ("file data cached", LevelBytes("cached_bytes")),
+            ("of entries for io_uring, at most", LevelBytes("kernel_entry_bytes")),
             ("inodes cached", Level("cached_inodes")),
         ],
     ),

@@ -8,6 +8,7 @@ use super::worker::QueueThread;
 use super::{DEPTH_OFFLINE, Dispatcher, Handler, Queue, Start, Uring, Yielding, YieldingPlace};
 use crate::wire::audited::Claims;
 use crate::wire::device::Device;
+use crate::wire::entry_memory::EntryMemory;
 use crate::wire::pause::Bell;
 use crate::wire::spare::Spare;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -48,7 +49,7 @@ impl Inheritance {
             let queue = Arc::new(Queue::new(number, ring.waker(), nudges.clone(), yielding.clone()));
             let mut kept = Vec::new();
             for handed in entries {
-                let entry = at_its_place(&mut claims, handed)?;
+                let entry = at_its_place(&mut claims, handed, &queue.memory)?;
                 match handed.standing {
                     Standing::Kept => kept.push(entry),
                     Standing::InHand => {
@@ -98,8 +99,8 @@ impl Inheritance {
     }
 }
 
-fn at_its_place(claims: &mut Claims, handed: &HandedEntry) -> io::Result<Entry> {
-    Entry::handed(claims, handed).map_err(|error| {
+fn at_its_place(claims: &mut Claims, handed: &HandedEntry, of_queue: &Arc<EntryMemory>) -> io::Result<Entry> {
+    Entry::handed(claims, handed, of_queue).map_err(|error| {
         let address = handed.address;
         io::Error::new(error.kind(), format!("no memory at {address:#x}, where the kernel looks: {error}"))
     })

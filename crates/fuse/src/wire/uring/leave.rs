@@ -20,8 +20,9 @@ use super::decoy;
 use super::nudge::Nudges;
 use super::ring::Entry;
 use super::{Queue, State, is_online};
-use crate::wire::audited::{HEADER_SPACE, PAYLOAD_LEN};
+use crate::wire::audited::PAYLOAD_LEN;
 use crate::wire::device::Device;
+use crate::wire::entry_memory::{HEADER_SPACE, QueueMemory};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -183,6 +184,11 @@ pub(crate) struct Leave {
 impl Leave {
     pub(super) fn new(device: Arc<Device>, queues: Vec<Arc<Queue>>, nudges: Arc<Nudges>) -> Leave {
         Leave { device, queues, nudges }
+    }
+
+    /// Of the queues' entries.
+    pub(crate) fn memory(&self) -> QueueMemory {
+        QueueMemory::of(self.queues.iter().map(|queue| queue.memory.clone()))
     }
 
     /// Requests are kept from now on.

@@ -35,6 +35,7 @@ pub use leave::{HandedQueues, NotEmptied};
 use super::abi::{self, NodeId};
 use super::audited::PAYLOAD_LEN;
 use super::device::Device;
+use super::entry_memory::EntryMemory;
 use super::escort::{Hurry, Yielding, YieldingPlace, check_idle};
 use super::obstacle::Obstacle;
 use super::pause::Bell;
@@ -109,7 +110,7 @@ impl Uring {
                 let ring = Ring::new(device.clone(), number)?;
                 let queue = Arc::new(Queue::new(number, ring.waker(), nudges.clone(), yielding.clone()));
                 let depth = if is_online(number) { DEPTH } else { DEPTH_OFFLINE };
-                let entries = (0..depth).map(|_| Entry::new()).collect::<io::Result<_>>()?;
+                let entries = (0..depth).map(|_| Entry::new(&queue.memory)).collect::<io::Result<_>>()?;
                 let start = Start { is_last: number + 1 == cores, fault: None };
                 Ok(Unused { queue, ring, entries, start })
             })
@@ -235,6 +236,8 @@ pub(super) struct Queue {
     waker: Arc<Waker>,
     nudges: Arc<Nudges>,
     yielding: Arc<Yielding>,
+    /// Of its entries.
+    memory: Arc<EntryMemory>,
     state: Mutex<State>,
     /// Whether requests are kept instead of handed on. Changed under the lock of `state`.
     keeps: AtomicBool,
@@ -288,7 +291,7 @@ impl Queue {
             rest: Rest::default(),
         };
         let (state, keeps, changed) = (Mutex::new(state), AtomicBool::new(false), Condvar::new());
-        Queue { number, waker, nudges, yielding, state, keeps, changed }
+        Queue { number, waker, nudges, yielding, memory: Arc::default(), state, keeps, changed }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -367,7 +370,7 @@ impl Sink for Queue {
         if len > PAYLOAD_LEN {
             return Err(Errno::INVAL.into());
         }
-        let mut entry = {
+        let (mut entry, under_way) = {
             let mut state = self.state();
             match state.thread {
                 ThreadState::Ended => return Err(Errno::NODEV.into()),
@@ -375,11 +378,11 @@ impl Sink for Queue {
                     let entry = state.in_hand.remove(&unique).ok_or(Errno::NOENT)?;
                     state.answering += 1;
                     state.rest.note_answer();
-                    entry
+                    (entry, state.in_hand.len() + state.answering)
                 }
             }
         };
-        entry.answer(&abi::out_header(abi::OUT_HEADER_LEN + len, error, unique), parts);
+        entry.answer(&abi::out_header(abi::OUT_HEADER_LEN + len, error, unique), parts, under_way);
         let mut state = self.state();
         state.answering -= 1;
         match state.thread {
@@ -437,7 +440,7 @@ mod tests {
         let device = Device::new(std::fs::File::open("/dev/null").unwrap().into());
         let ring = Ring::new(device, 0).unwrap();
         let queue = Queue::new(0, ring.waker(), Arc::new(Nudges::new(1)), Yielding::new(1));
-        queue.state().in_hand.insert(unique, Entry::new().unwrap());
+        queue.state().in_hand.insert(unique, Entry::new(&Arc::default()).unwrap());
         queue
     }
 
@@ -459,7 +462,7 @@ mod tests {
         let due = |nanos| Some(Due::at(Monotonic::from_nanos(nanos)));
         let queue = queue_with(5);
         for (unique, due) in [(5, None), (6, due(9)), (7, due(4)), (8, None)] {
-            queue.state().in_hand.insert(unique, Entry::new().unwrap());
+            queue.state().in_hand.insert(unique, Entry::new(&Arc::default()).unwrap());
             queue.send_by(unique, 0, &[], due).unwrap();
         }
         assert_eq!(queue.fall_asleep(0).unwrap().due, due(4));

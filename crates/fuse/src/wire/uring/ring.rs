@@ -4,10 +4,9 @@
 use super::leave::{HandedEntry, Standing};
 use crate::wire::abi::NodeId;
 use crate::wire::abi::uring::{ARGUMENTS_AT, COMMIT_ID_AT, HEADER_LEN, PAYLOAD_LEN_AT};
-use crate::wire::audited::{
-    Claims, Completion, HEADER_SPACE, Lent, Loans, PAYLOAD_LEN, Room, VECTORS_AT, u64_at,
-};
+use crate::wire::audited::{Claims, Completion, Lent, Loans, PAYLOAD_LEN, Room, VECTORS_AT, u32_at, u64_at};
 use crate::wire::device::Device;
+use crate::wire::entry_memory::{EntryMemory, HEADER_SPACE};
 use bytes::Bytes;
 use io_uring::IoUring;
 use io_uring::types::{SubmitArgs, Timespec};
@@ -30,20 +29,25 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Takes memory only as it is used.
-    pub(super) fn new() -> io::Result<Entry> {
-        Ok(Entry { room: Room::new()? })
+    pub(super) fn new(of_queue: &Arc<EntryMemory>) -> io::Result<Entry> {
+        Ok(Entry { room: Room::new(of_queue)? })
     }
 
     /// The room of another process's entry.
     ///
     /// # Errors
     /// As [`Claims::room`].
-    pub(super) fn handed(claims: &mut Claims, handed: &HandedEntry) -> io::Result<Entry> {
+    pub(super) fn handed(
+        claims: &mut Claims,
+        handed: &HandedEntry,
+        of_queue: &Arc<EntryMemory>,
+    ) -> io::Result<Entry> {
         let HandedEntry { address, header, payload, .. } = handed;
         if header.len() > VECTORS_AT || payload.len() > PAYLOAD_LEN {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let mut room = claims.room(*address, u64_at(header, COMMIT_ID_AT))?;
+        let mut room = claims.room(*address, u64_at(header, COMMIT_ID_AT), of_queue)?;
+        room.note_payload(payload.len());
         let memory = room.bytes_mut();
         memory[..header.len()].copy_from_slice(header);
         memory[HEADER_SPACE..HEADER_SPACE + payload.len()].copy_from_slice(payload);
@@ -66,7 +70,7 @@ impl Entry {
     }
 
     fn u32_at(&self, at: usize) -> u32 {
-        self.room.bytes()[at..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+        u32_at(self.room.bytes(), at)
     }
 
     pub(super) fn operation(&self) -> u32 {
@@ -102,16 +106,14 @@ impl Entry {
         &self.room.bytes()[HEADER_SPACE..HEADER_SPACE + len]
     }
 
-    /// Puts an answer in the place of the request. The parts must fit ([`PAYLOAD_LEN`]).
-    pub(super) fn answer(&mut self, header: &[u8], parts: &[&[u8]]) {
+    /// Puts an answer in the place of the request, while so many requests of the queue are under way. The parts must fit
+    /// ([`PAYLOAD_LEN`]).
+    pub(super) fn answer(&mut self, header: &[u8], parts: &[&[u8]], under_way: usize) {
+        self.room.put_payload(parts, under_way);
         let memory = self.room.bytes_mut();
         memory[..header.len()].copy_from_slice(header);
-        let mut at = HEADER_SPACE;
-        for part in parts {
-            memory[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-        let len = ((at - HEADER_SPACE) as u32).to_ne_bytes();
+        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        let len = (len as u32).to_ne_bytes();
         memory[PAYLOAD_LEN_AT..PAYLOAD_LEN_AT + len.len()].copy_from_slice(&len);
     }
 }
@@ -187,7 +189,7 @@ impl Ring {
     /// Gives the kernel an entry that it cannot take, so that it goes on with the device. Only before all queues have
     /// entries: once it uses them, there is no way back.
     pub(super) fn decline(&mut self) -> io::Result<()> {
-        self.register_nothing(Entry::new()?);
+        self.register_nothing(Entry::new(&Arc::default())?);
         self.flush()?;
         while self.next().is_some() {}
         Ok(())
@@ -202,13 +204,19 @@ impl Ring {
     /// Hands over what was submitted, without waiting.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.loans.submit_all_but_a_ring()?;
-        self.loans.ring().submit().map(|_| ())
+        self.loans.ring().submit()?;
+        self.loans.let_pass();
+        Ok(())
     }
 
     /// Hands over what was submitted, and waits until there is something to tell, at most for `limit`. Not where the kernel does
     /// not take all of it now: what it has to tell is to be taken out first.
     pub(super) fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
-        if let Err(error) = self.loans.submit_all_but_a_ring() {
+        let submitted = match self.loans.has_passing() {
+            true => self.flush(),
+            false => self.loans.submit_all_but_a_ring(),
+        };
+        if let Err(error) = submitted {
             return unless_later(Err(error));
         }
         let ring = self.loans.ring();
@@ -268,18 +276,18 @@ mod tests {
 
     #[test]
     fn an_answer_takes_the_place_of_the_request() {
-        let mut entry = Entry::new().unwrap();
+        let mut entry = Entry::new(&Arc::default()).unwrap();
         assert_eq!((entry.unique(), entry.payload().len()), (0, 0));
-        entry.answer(&[7; 16], &[b"one", b"two"]);
+        entry.answer(&[7; 16], &[b"one", b"two"], 1);
         assert_eq!(entry.header(17), [&[7u8; 16][..], &[0]].concat());
         assert_eq!(entry.payload(), b"onetwo");
-        entry.answer(&[8; 16], &[&vec![1; PAYLOAD_LEN]]);
+        entry.answer(&[8; 16], &[&vec![1; PAYLOAD_LEN]], 1);
         assert_eq!(entry.payload().len(), PAYLOAD_LEN);
     }
 
     #[test]
     fn a_length_that_is_too_large_is_cut() {
-        let mut entry = Entry::new().unwrap();
+        let mut entry = Entry::new(&Arc::default()).unwrap();
         entry.room.bytes_mut()[PAYLOAD_LEN_AT..PAYLOAD_LEN_AT + 4].fill(0xff);
         assert_eq!(entry.payload().len(), PAYLOAD_LEN);
     }
@@ -291,7 +299,7 @@ mod tests {
         // Takes no command of FUSE's.
         let device = Device::new(std::fs::File::open("/proc/self/exe").unwrap().into());
         let mut ring = Ring::new(device, 0).unwrap();
-        (0..ENTRIES).for_each(|_| ring.register(Entry::new().unwrap()));
+        (0..ENTRIES).for_each(|_| ring.register(Entry::new(&Arc::default()).unwrap()));
         assert!(ring.flush().is_err() && ring.has_unsubmitted());
         assert_eq!(ring.outstanding(), ENTRIES);
         ring.enable().unwrap();
@@ -306,10 +314,10 @@ mod tests {
 
     #[test]
     fn an_entry_is_at_the_same_place_in_another_process() {
-        let mut entry = Entry::new().unwrap();
-        entry.answer(&[7; 16], &[b"a request"]);
+        let mut entry = Entry::new(&Arc::default()).unwrap();
+        entry.answer(&[7; 16], &[b"a request"], 1);
         let handed = entry.hand_over(Standing::Kept);
-        let take = |handed: &HandedEntry| Entry::handed(&mut Claims::default(), handed);
+        let take = |handed: &HandedEntry| Entry::handed(&mut Claims::default(), handed, &Arc::default());
         assert!(take(&handed).is_err(), "it is in use");
         drop(entry);
         let entry = take(&handed).unwrap();

@@ -181,7 +181,7 @@ impl<H: Handler> QueueThread<H> {
 
     /// So many new ones.
     pub(super) fn add_more(&mut self, count: usize) -> io::Result<()> {
-        (0..count).try_for_each(|_| Entry::new().map(|entry| self.add(entry)))
+        (0..count).try_for_each(|_| Entry::new(&self.queue.memory).map(|entry| self.add(entry)))
     }
 
     fn serve(&mut self) -> io::Result<()> {
@@ -270,7 +270,7 @@ impl<H: Handler> QueueThread<H> {
         self.place.request();
         let unique = entry.unique();
         if entry.operation() == abi::opcode::NOTIFY_REPLY {
-            entry.answer(&abi::out_header(abi::OUT_HEADER_LEN, 0, unique), &[]);
+            entry.answer(&abi::out_header(abi::OUT_HEADER_LEN, 0, unique), &[], 0);
             self.queue.state().answered.push(entry, None);
             return;
         }
@@ -407,10 +407,11 @@ mod tests {
 
     /// With the answer to a request of this name.
     fn answered(commit_id: u64) -> Entry {
-        let handed = Entry::new().unwrap().hand_over(Standing::InHand);
+        let handed = Entry::new(&Arc::default()).unwrap().hand_over(Standing::InHand);
         let mut header = handed.header.to_vec();
         header[COMMIT_ID_AT..COMMIT_ID_AT + 8].copy_from_slice(&commit_id.to_ne_bytes());
-        Entry::handed(&mut Claims::default(), &HandedEntry { header: header.into(), ..handed }).unwrap()
+        let handed = HandedEntry { header: header.into(), ..handed };
+        Entry::handed(&mut Claims::default(), &handed, &Arc::default()).unwrap()
     }
 
     #[test]
@@ -452,7 +453,7 @@ mod tests {
             header[..4].copy_from_slice(&(abi::IN_HEADER_LEN as u32).to_ne_bytes());
             header[4..8].copy_from_slice(&abi::opcode::STATFS.to_ne_bytes());
             header[8..16].copy_from_slice(&unique.to_ne_bytes());
-            entry.answer(&header, &[]);
+            entry.answer(&header, &[], 0);
             thread.ring.commit(entry);
         }
         thread.total = REQUESTS as usize;
