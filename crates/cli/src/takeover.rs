@@ -302,8 +302,13 @@ fn memory_file(bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
+/// # Errors
+/// It says to be longer than the memory that can be had.
 fn read_whole(file: &File) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
+    let len = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len)?;
+    bytes.resize(len, 0);
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
 }
@@ -311,6 +316,7 @@ fn read_whole(file: &File) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn how_a_mount_was_made_reads_back() {
@@ -346,6 +352,44 @@ mod tests {
             let error = Daemon::new(here).unwrap().estate().unwrap_err();
             assert!(error.to_string().contains("makes no sense"), "{answer}: {error}");
         }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_makes_no_sense_is_refused_whatever_it_is(
+            line in prop_oneof![
+                "\\PC{0,60}",
+                "\\{\"(stays|estate|ready|cannot|yours|error)\":(\"\\PC{0,9}\"|[0-9]{1,30}|null|\\[\\]|\\{\\})\\}",
+                "\"(stays|estate|ready|yours)\"",
+            ],
+            texts in ["\\PC{0,20}", "[-a-z0-9:/]{0,12}"],
+            options in "([a-z-]{0,14}(=[-0-9a-zA-Z.]{0,8})?,){0,4}",
+            bytes in proptest::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let mut said = BufReader::new(line.as_bytes());
+            let _ = hear(&mut said);
+            let (mut daemon, here) = UnixStream::pair().unwrap();
+            daemon.write_all(line.as_bytes()).unwrap();
+            drop(daemon);
+            prop_assert!(Daemon::new(here).unwrap().estate().is_err());
+            for spec in texts {
+                let [cache_dir, dir] = [Some(bytes.clone()), Some(bytes.clone())];
+                let estate = Estate { spec, options: options.clone(), cache_dir, dir: dir.unwrap_or_default() };
+                let line = line_of(&Word::Estate(estate)).unwrap();
+                let Word::Estate(estate) = serde_json::from_str(&line).unwrap() else { panic!("{line}") };
+                if let Ok(plan) = estate.plan() {
+                    prop_assert_eq!(plan.dir.as_os_str().as_bytes(), &bytes[..]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_state_that_says_to_be_endless_is_refused() {
+        let state = memory_file(b"some").unwrap();
+        assert_eq!(read_whole(&state).unwrap(), b"some");
+        state.set_len(i64::MAX as u64).unwrap();
+        assert_eq!(read_whole(&state).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
     }
 
     #[test]

@@ -193,6 +193,8 @@ fn only_device(dir: &Path, mounts: &[MountEntry]) -> io::Result<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn only_soda_mounts_are_listed() {
@@ -207,6 +209,38 @@ mod tests {
         assert_eq!(mounts[0].root, Path::new("/"));
         assert_eq!((mounts[0].owner, mounts[1].owner), (Some(0), Some(1000)));
         assert_eq!((mounts[1].root.as_path(), mounts[1].device), (Path::new("/x y"), (0, 45)));
+    }
+
+    /// As the kernel writes a field (`mangle` in `fs/proc_namespace.c`).
+    fn escape(field: &[u8]) -> Vec<u8> {
+        let escaped = |byte: &u8| match byte {
+            b' ' | b'\t' | b'\n' | b'\\' | b'#' => format!("\\{byte:03o}").into_bytes(),
+            byte => vec![*byte],
+        };
+        field.iter().flat_map(escaped).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_directory_is_called_it_is_found(
+            dir in proptest::collection::vec(prop_oneof![1u8..=255, Just(b' '), Just(b'\\'), Just(b'-')], 1..40),
+        ) {
+            let line = [b"40 22 0:45 /x ", &escape(&dir)[..], b" rw shared:1 - fuse.soda h:1/main rw,user_id=7\n"].concat();
+            let found = parse(&line);
+            prop_assert_eq!(found.len(), 1);
+            prop_assert_eq!(found[0].dir.as_os_str().as_bytes(), &dir[..]);
+            prop_assert_eq!((found[0].device, found[0].owner), ((0, 45), Some(7)));
+        }
+
+        #[test]
+        fn random_tables_do_not_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            lines in "([0-9]{0,12}( |:|\n|-|/|fuse\\.soda|user_id=[0-9]{0,12}|\\\\[0-9]{0,3}|fuse_connection:\t[0-9]{0,12}|,)){0,40}",
+        ) {
+            parse(&bytes);
+            parse(lines.as_bytes());
+            said_connection(&lines);
+        }
     }
 
     #[test]

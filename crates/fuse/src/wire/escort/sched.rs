@@ -141,6 +141,19 @@ fn parse_schedstat(schedstat: &[u8]) -> Option<Duration> {
 mod tests {
     use super::*;
 
+    proptest::proptest! {
+        #[test]
+        fn random_words_of_proc_do_not_panic(
+            words in proptest::collection::vec("[0-9RSZ() ]{0,24}|\\PC{0,6}", 0..60),
+            bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40),
+        ) {
+            for said in [words.join(" ").as_bytes(), &bytes] {
+                parse_stat(said);
+                parse_schedstat(said);
+            }
+        }
+    }
+
     #[test]
     fn what_proc_says_of_a_thread_is_read() {
         let fields = (4..=38).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");

@@ -10,14 +10,15 @@ const ONLINE: &str = "/sys/devices/system/cpu/online";
 
 /// Number of cores that the machine can have; the kernel has a queue for each.
 pub(super) fn possible() -> io::Result<u16> {
-    let sum = |cores: Vec<RangeInclusive<u16>>| {
-        cores
-            .iter()
-            .try_fold(0u16, |sum, range| sum.checked_add((range.end() - range.start()).checked_add(1)?))
-    };
     listed(POSSIBLE)?
-        .and_then(sum)
+        .and_then(|cores| count(&cores))
         .ok_or_else(|| io::Error::other(format!("{POSSIBLE} cannot be understood")))
+}
+
+/// `None`: more than there can be.
+fn count(cores: &[RangeInclusive<u16>]) -> Option<u16> {
+    let len = |range: &RangeInclusive<u16>| (range.end() - range.start()).checked_add(1);
+    cores.iter().try_fold(0u16, |sum, range| sum.checked_add(len(range)?))
 }
 
 /// Whether callers can be on a core.
@@ -79,6 +80,16 @@ mod tests {
         }
         let possible = possible().unwrap();
         assert!((0..possible).any(is_online) && !is_online(u16::MAX));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn random_lists_do_not_panic(list in "[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?){0,3}|[-,0-9a ]{0,12}") {
+            if let Some(cores) = parse(&list) {
+                let all = cores.iter().map(|range| usize::from(range.end() - range.start()) + 1).sum::<usize>();
+                proptest::prop_assert_eq!(count(&cores), u16::try_from(all).ok());
+            }
+        }
     }
 
     #[test]

@@ -78,6 +78,15 @@ pub(super) fn answer(reply: Reply) {
 mod tests {
     use super::*;
 
+    proptest::proptest! {
+        #[test]
+        fn random_messages_do_not_panic(message in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..80)) {
+            let decoy = Decoy::default();
+            decoy.put_out("name");
+            proptest::prop_assert!(!decoy.is_meant(&message));
+        }
+    }
+
     #[test]
     fn only_who_knows_the_name_is_meant_and_only_as_long_as_it_is_out() {
         let message_in = |node: NodeId, operation: u32, name: &[u8]| {

@@ -339,10 +339,13 @@ mod tests {
     use super::super::nudge::Nudges;
     use super::*;
     use crate::wire::abi::uring::COMMIT_ID_AT;
-    use crate::wire::audited::Claims;
+    use crate::wire::audited::{Claims, VECTORS_AT};
     use crate::wire::device::Device;
     use crate::wire::escort::Yielding;
     use crate::wire::{Agreement, Request};
+    use proptest::prelude::*;
+    use proptest::test_runner::TestRunner;
+    use std::cell::RefCell;
     use std::fs::File;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::{OnceLock, Weak};
@@ -440,6 +443,45 @@ mod tests {
 
     /// Gives back what it is lent, as it is.
     const ACCEPTS: &str = "/dev/null";
+
+    /// What the kernel, or the process that served the mount before, leaves in an entry.
+    fn contents() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+        use abi::uring::PAYLOAD_LEN_AT;
+        let bytes = |most| proptest::collection::vec(any::<u8>(), 0..most);
+        let operation = prop_oneof![4 => 0u32..60, 1 => any::<u32>()];
+        let payload_len = prop_oneof![4 => 0u32..300, 1 => any::<u32>()];
+        let header =
+            (bytes(VECTORS_AT + 1), prop_oneof![4 => 0u32..500, 1 => any::<u32>()], operation, payload_len);
+        let header = header.prop_map(|(mut header, len, operation, payload_len)| {
+            for (at, number) in [(0, len), (4, operation), (PAYLOAD_LEN_AT, payload_len)] {
+                if let Some(place) = header.get_mut(at..at + 4) {
+                    place.copy_from_slice(&number.to_ne_bytes());
+                }
+            }
+            header
+        });
+        (header, bytes(200))
+    }
+
+    #[test]
+    fn random_entries_do_not_panic_and_each_is_answered_once() {
+        let thread = RefCell::new(thread(ACCEPTS, Arc::new(Told::default())));
+        let config = ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() };
+        let run = TestRunner::new(config).run(&contents(), |(header, payload)| {
+            let mut thread = thread.borrow_mut();
+            let place = Entry::new(&Arc::default()).unwrap().hand_over(Standing::Kept);
+            let handed = HandedEntry { header: header.into(), payload: payload.into(), ..place };
+            let entry = Entry::handed(&mut Claims::default(), &handed, &Arc::default()).unwrap();
+            let unique = entry.unique();
+            thread.request(entry);
+            let mut answers = thread.queue.hand_over_early().entries;
+            prop_assert_eq!((answers.len(), thread.queue.state().in_hand.len()), (1, 0));
+            let answer = answers.pop().unwrap();
+            prop_assert_eq!(answer.unique(), unique);
+            Ok(())
+        });
+        run.unwrap();
+    }
 
     #[test]
     fn answers_wait_for_a_few_requests_only() {
