@@ -35,7 +35,7 @@ fn with_threads(threads: usize, runtime: &Runtime) -> (tempfile::TempDir, NullMo
 fn use_it(mount: &NullMount) {
     thread::scope(|scope| {
         let _rescue = mount.rescue();
-        for number in 0..8u64 {
+        let user = |number: u64| {
             scope.spawn(move || {
                 let file = File::options().read(true).write(true).open(mount.file(number * 2)).unwrap();
                 for round in 0..100 {
@@ -45,8 +45,10 @@ fn use_it(mount: &NullMount) {
                     file.write_all_at(&data, round).unwrap();
                     assert!(mount.file(1000 + round).metadata().unwrap().is_file());
                 }
-            });
-        }
+            })
+        };
+        let users: Vec<_> = (0..8).map(user).collect();
+        wait_until("all is answered", || users.iter().all(|user| user.is_finished()));
     });
 }
 
@@ -82,8 +84,8 @@ fn a_request_is_answered_on_the_descriptor_that_it_was_read_from_by_whichever_th
     thread::scope(|scope| {
         let _rescue = mount.rescue();
         for number in 0..READERS {
-            let file = File::open(mount.file(number * 2)).unwrap();
-            scope.spawn(move || file.read_exact_at(&mut [0; 1], 0).unwrap());
+            let path = mount.file(number * 2);
+            scope.spawn(move || File::open(path).unwrap().read_exact_at(&mut [0; 1], 0).unwrap());
         }
         wait_until("all wait", || mount.fs.held() == READERS as usize);
         let reads = mount.fs.held_reads();

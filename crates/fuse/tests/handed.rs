@@ -335,7 +335,7 @@ fn who_waits_while_a_mount_over_the_device_passes_on_twice_is_answered() {
     let (dir, scratch) = (new_dir(), tempfile::tempdir().unwrap());
     let estate = scratch.path().join("estate");
     let mut daemon = Daemon::start(dir.path(), Transport::Dev);
-    let heirs = [heir(dir.path()), heir(dir.path())];
+    let mut heirs = vec![heir(dir.path()), heir(dir.path())];
     daemon.order(HOLD);
     let file = |number: u64| dir.path().join(number.to_string());
     let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -361,13 +361,14 @@ fn who_waits_while_a_mount_over_the_device_passes_on_twice_is_answered() {
             }
         };
         let mut readers = 0;
-        for mut next in heirs {
+        for _ in 0..2 {
             read(readers..readers + READERS);
             readers += READERS;
             wait_until("all readers wait", || waiting(dir.path()) >= readers as usize);
             let held = daemon.descriptors();
             daemon.order(REST);
             daemon.order(&format!("{LEAVE}{}", estate.display()));
+            let mut next = heirs.pop().unwrap();
             next.order(&format!("{TAKE}{}", estate.display()));
             next.order(BEGIN_AND_HOLD);
             bury(std::mem::replace(&mut daemon, next));
