@@ -40,8 +40,8 @@ const DAEMON_LOG: &str = "warn,soda_fuse::mount=info,soda_fuse::wire::connection
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    if commands::guard::is_meant(&arguments) {
-        return commands::guard::run();
+    if let Some(ended) = commands::beside::run(&arguments) {
+        return ended;
     }
     if commands::cleaner::is_meant(&arguments) {
         return commands::cleaner::run(&arguments);

@@ -25,7 +25,7 @@ pub mod wire;
 pub use mount::{
     FILE_SYSTEM_TYPE, HANDOVER_FORMAT, HandOverError, Heir, Leaving, Monitor, Mount, MountAccess,
     MountConfig, MountEntry, MountError, MountFlags, MountStats, ReadyHeir, StayError, abort_connection,
-    find_mount, guard, list_mounts, remount, unescape,
+    find_mount, guard, list_mounts, remount, unescape, visit,
 };
 pub use notify::Hooks;
 pub use wire::close_on_exec;

@@ -26,11 +26,11 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// How often the processes of operations that wait for long are looked at. Over io_uring, Linux (6.18) tells of no signal that
 /// comes between the moment in which it takes a request on and the one in which it has handed it over.
-const LOOK_AROUND: Duration = Duration::from_secs(1);
+const LOOK_AROUND: Duration = Duration::from_millis(250);
 
 /// So many of them at a time: each takes some 10 microseconds, on a thread that answers. Where thousands wait it takes longer
 /// until all were looked at.
-const LOOKS: usize = 512;
+const LOOKS: usize = 128;
 
 /// For how long a process that is being killed waits for what became of its operation. A server that answers does so at once.
 const TAKE_BACK: Duration = Duration::from_secs(2);

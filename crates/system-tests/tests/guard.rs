@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 /// In which who waits for a daemon that was killed gets an error: the guard looks once a second; else a busy machine's delays.
-const FREED: Duration = Duration::from_secs(15);
+const FREED: Duration = Duration::from_secs(5);
 /// Where the kernel waits for the lock of the directory whose names it is to drop.
 const TAKES_NAMES_BACK: &str = "fuse_reverse_inval_entry";
 

@@ -109,8 +109,8 @@ fn with_mount(test: impl FnOnce(&mut Cell)) {
     let setting = Setting {
         term: LONG_TERM,
         mount_options: &["-o", "write=through"],
-        // What it says each time that it gives a queue more entries.
-        mount_prefix: &["env", "RUST_LOG=info,soda_fuse=debug"],
+        // What it says each time that it gives a queue more entries; and it finds no other program.
+        mount_prefix: &["env", "RUST_LOG=info,soda_fuse=debug", "PATH=/nowhere"],
         ..Setting::default()
     };
     let mut cell = Cell::assemble(2, &setting);

@@ -1,11 +1,11 @@
 //! One file for each command.
 
+pub(crate) mod beside;
 pub(crate) mod cleaner;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod documents;
 pub(crate) mod fsck;
-pub(crate) mod guard;
 pub(crate) mod helper;
 pub(crate) mod lab;
 pub(crate) mod lease;

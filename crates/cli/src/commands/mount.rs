@@ -2,7 +2,7 @@
 
 use crate::admin::Admin;
 use crate::args::{LogArgs, LogFormat, MountArgs};
-use crate::commands::{EndRequests, guard, recover, runtime, takeover, this_program};
+use crate::commands::{EndRequests, beside, recover, runtime, takeover, this_program};
 use crate::control::{self, Answers, ControlServer, ControlSocket};
 use crate::ending::{Ending, all_told};
 use crate::error::CliError;
@@ -172,7 +172,8 @@ pub(crate) fn mount_config(plan: &Plan) -> MountConfig {
         flags: plan.options.flags,
         cores: plan.options.cores,
         transport: plan.options.transport,
-        guard: Some(guard::command),
+        guard: Some(beside::guard),
+        visitor: Some(beside::visitor),
         ..MountConfig::new(plan.spec.to_string())
     }
 }

@@ -16,7 +16,8 @@
 //! | standard error | /dev/null | holds open nothing of whoever started the daemon |
 //! | of its own | the daemon's `/proc/PID/status` | |
 
-use super::{leave, table};
+use super::table;
+use super::visitor::{self, Program};
 use crate::fs::FileSystem;
 use crate::wire::device::Device;
 use crate::wire::{Handler, Reply, Request};
@@ -48,14 +49,21 @@ pub(super) struct Guarded<H = FileSystem> {
     /// Ends the connection. Open from the start: later the mount may be nowhere, or another one in its place.
     abort: io::Result<File>,
     program: Option<fn() -> Command>,
+    visitor: Program,
     lifeline: Mutex<Option<Lifeline>>,
 }
 
 impl<H> Guarded<H> {
     /// Starts the guard of the mount on `dir`. Without it the mount works, too.
-    pub(super) fn new(fs: H, device: &Device, dir: &Path, program: Option<fn() -> Command>) -> Guarded<H> {
+    pub(super) fn new(
+        fs: H,
+        device: &Device,
+        dir: &Path,
+        (program, visitor): (Option<fn() -> Command>, Program),
+    ) -> Guarded<H> {
         let abort = table::connection_of(device, dir).and_then(table::abort_knob);
-        let guarded = Guarded { fs, dir: dir.to_path_buf(), abort, program, lifeline: Mutex::default() };
+        let guarded =
+            Guarded { fs, dir: dir.to_path_buf(), abort, program, visitor, lifeline: Mutex::default() };
         guarded.start();
         guarded
     }
@@ -114,7 +122,7 @@ impl<H: Handler> Handler for Guarded<H> {
     }
 
     fn look_up(&self, name: &str) {
-        leave::look_up(&self.dir, name);
+        visitor::look_up(self.visitor, &self.dir, name);
     }
 
     fn abandon(&self) {
@@ -287,7 +295,7 @@ mod tests {
             polled[0].revents().contains(PollFlags::ERR)
         };
         let own = mount();
-        let guarded = Guarded::new(Nothing, &own, dir.path(), None);
+        let guarded = Guarded::new(Nothing, &own, dir.path(), (None, None));
         let in_use = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         kernel::detach(dir.path()).unwrap();
         let other = mount();

@@ -2,6 +2,7 @@
 
 use super::guard::Guarded;
 use super::handover::{HandOverError, Handed};
+use super::visitor::Program;
 use super::{Hooks, Mount, MountConfig};
 use crate::fs::HandedFiles;
 use crate::notify;
@@ -41,6 +42,7 @@ struct Crew {
     forgets: Spare,
     notifying: Pool,
     guard: Option<fn() -> Command>,
+    visitor: Program,
 }
 
 impl Crew {
@@ -56,7 +58,7 @@ impl Crew {
         let connection = Inherited::prepare(&device, clones, handed.agreement, readers, queues)?;
         let forgets = Spare::start("fuse-forget").map_err(HandOverError::Threads)?;
         let notifying = notify::threads().map_err(HandOverError::Threads)?;
-        Ok(Crew { connection, forgets, notifying, guard: config.guard })
+        Ok(Crew { connection, forgets, notifying, guard: config.guard, visitor: config.visitor })
     }
 }
 
@@ -100,16 +102,16 @@ impl ReadyHeir {
     /// The mount on `dir` is this process's from now on.
     pub async fn begin(self, dir: &Path) -> (Arc<Client>, Mount) {
         let ReadyHeir { files, successor, hooks, crew } = self;
-        let Crew { connection, forgets, notifying, guard } = crew;
+        let Crew { connection, forgets, notifying, guard, visitor } = crew;
         let client = successor.begin().await;
         let (device, agreement) = (connection.device().clone(), connection.agreement());
         let (kernel, answers) = ((&device, agreement), connection.answers());
         let fs = super::file_system(client.clone(), &hooks, kernel, answers, notifying, dir);
         let kept = fs.inner().take_over(files);
         let (inner, runtime) = (fs.inner().clone(), Handle::current());
-        let guarded = Arc::new(Guarded::new(fs.clone(), &device, dir, guard));
+        let guarded = Arc::new(Guarded::new(fs.clone(), &device, dir, (guard, visitor)));
         let served = connection.serve(guarded.clone(), &runtime);
-        let mount = Mount::served(fs, agreement, dir.to_path_buf(), guarded, served);
+        let mount = Mount::served(fs, agreement, (dir.to_path_buf(), visitor), guarded, served);
         inner.take_up_waits();
         let (notifier, forgotten) = (inner.notifier.clone(), client.clone());
         forgets.run(move || {

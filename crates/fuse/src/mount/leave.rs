@@ -2,14 +2,14 @@
 
 use super::Mount;
 use super::handover::{HandOverError, Handed};
+use super::visitor::{self, Program, Visitor};
 use crate::wire::connection::Transport;
 use crate::wire::{NotEmptied, Serving};
 use rustix::io::fcntl_dupfd_cloexec;
 use soda_types::FsError;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// How long the server may need for what it has not been told; programs do not wait for that.
 const TELLING: Duration = Duration::from_secs(30);
@@ -27,8 +27,6 @@ const GUARD: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(1);
 /// How long the kernel may take to use up the entries of queues.
 const EMPTY: Duration = Duration::from_secs(2);
-/// How long it may take to look a name up before.
-const DECOY: Duration = Duration::from_secs(1);
 
 /// Why the mount is not let go.
 #[derive(Debug, thiserror::Error)]
@@ -113,12 +111,14 @@ impl Mount {
 
     async fn try_to_rest(&self, serving: &Serving) -> Result<Leaving<'_>, StayError> {
         if self.transport == Transport::Uring {
-            self.show_decoy(serving).await;
+            // Whatever is used of the mount, the kernel is to know a file.
+            let look_up = |name: &str| visitor::look_up(self.visitor, &self.dir, name);
+            tokio::task::block_in_place(|| serving.show_decoy(look_up));
         }
         let leaving =
             Leaving { mount: self, since: Instant::now(), state: Vec::new(), descriptors: Vec::new() };
         serving.begin_pause();
-        let mut wakers = Wakers { dir: self.dir.clone(), running: Vec::new() };
+        let mut wakers = Wakers { dir: self.dir.clone(), visitor: self.visitor, running: Vec::new() };
         let deadline = Instant::now() + PAUSE;
         loop {
             let reading = tokio::task::block_in_place(|| serving.reading(LOOK));
@@ -147,23 +147,6 @@ impl Mount {
             true => Err(StayError::Ended),
             false => Ok(leaving),
         }
-    }
-
-    /// Has the kernel know a file, whatever is used of the mount.
-    async fn show_decoy(&self, serving: &Serving) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let name = format!(".soda-takeover-{}-{now}", std::process::id());
-        serving.put_out_decoy(&name);
-        match looking_up(&self.dir, &name) {
-            Ok(mut looking) => {
-                let deadline = Instant::now() + DECOY;
-                while !looking.has_ended() && Instant::now() < deadline {
-                    tokio::time::sleep(LOOK).await;
-                }
-            }
-            Err(error) => tracing::warn!(%error, "cannot start `stat`"),
-        }
-        serving.take_in_decoy();
     }
 }
 
@@ -214,12 +197,12 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// Processes that ask for the mount's free space, each of which is a request that wakes a thread. Processes, for a thread of
-/// this one that waits for an answer of its own could not be killed.
+/// Those who ask for the mount's free space, each of which is a request that wakes a thread.
 #[derive(Debug)]
 struct Wakers {
     dir: PathBuf,
-    running: Vec<Passing>,
+    visitor: Program,
+    running: Vec<Visitor>,
 }
 
 impl Wakers {
@@ -227,61 +210,10 @@ impl Wakers {
     fn keep(&mut self, wanted: usize) {
         self.running.retain_mut(|waker| !waker.has_ended());
         for _ in self.running.len()..wanted {
-            match ask_for_space(&self.dir) {
-                Ok(waker) => self.running.push(Passing(Some(waker))),
-                Err(error) => return tracing::warn!(%error, "cannot start `stat`"),
+            match Visitor::ask_for_space(self.visitor, &self.dir) {
+                Ok(waker) => self.running.push(waker),
+                Err(error) => return tracing::warn!(%error, "nobody can be sent to wake a thread"),
             }
         }
     }
-}
-
-/// A process that asks for something of the mount, and is killed when nobody wants that any more.
-#[derive(Debug)]
-struct Passing(Option<Child>);
-
-impl Passing {
-    fn has_ended(&mut self) -> bool {
-        self.0.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
-    }
-}
-
-impl Drop for Passing {
-    fn drop(&mut self) {
-        if self.has_ended() {
-            return;
-        }
-        if let Some(mut child) = self.0.take() {
-            let _ = child.kill();
-            // It may wait for an answer that comes from the next process.
-            std::thread::spawn(move || child.wait());
-        }
-    }
-}
-
-/// Another process looks up a name on the mount; not waited for longer than [`DECOY`].
-pub(super) fn look_up(dir: &Path, name: &str) {
-    match looking_up(dir, name) {
-        Ok(mut looking) => {
-            let deadline = Instant::now() + DECOY;
-            while !looking.has_ended() && Instant::now() < deadline {
-                std::thread::sleep(LOOK);
-            }
-        }
-        Err(error) => tracing::warn!(%error, "cannot start `stat`"),
-    }
-}
-
-fn looking_up(dir: &Path, name: &str) -> std::io::Result<Passing> {
-    let looking = quiet("stat").args(["--format=%s", "--"]).arg(dir.join(name)).spawn()?;
-    Ok(Passing(Some(looking)))
-}
-
-fn ask_for_space(dir: &Path) -> std::io::Result<Child> {
-    quiet("stat").args(["--file-system", "--"]).arg(dir).spawn()
-}
-
-fn quiet(program: &str) -> Command {
-    let mut command = Command::new(program);
-    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command
 }

@@ -6,6 +6,7 @@ mod heir;
 mod kernel;
 mod leave;
 mod table;
+mod visitor;
 
 pub use guard::guard;
 pub use handover::{HANDOVER_FORMAT, HandOverError};
@@ -13,6 +14,7 @@ pub use heir::{Heir, ReadyHeir};
 pub use kernel::{MountAccess, MountFlags, remount};
 pub use leave::{Leaving, StayError};
 pub use table::{MountEntry, abort_connection, find_mount, list_mounts, unescape};
+pub use visitor::visit;
 
 use crate::fs::FileSystem;
 use crate::nodes::Nodes;
@@ -30,6 +32,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::runtime::Handle;
+use visitor::Program;
 
 /// Type of the mount in /proc/self/mountinfo.
 pub const FILE_SYSTEM_TYPE: &str = "fuse.soda";
@@ -50,6 +53,10 @@ pub struct MountConfig {
     /// those who wait for the mount get an error if this process is killed, even where Linux keeps a thread of it alive. Without
     /// one (`None`) they may have to wait until somebody aborts the connection.
     pub guard: Option<fn() -> Command>,
+    /// How to start a process that calls [`visit`] with the arguments that are added, and does nothing else. It asks for
+    /// something of the mount, as a take-over needs. Without one (`None`) the mount cannot be handed over, and over io_uring
+    /// more who wait on a core than its queue has room for may have to wait for the first of them.
+    pub visitor: Option<fn() -> Command>,
 }
 
 impl MountConfig {
@@ -62,6 +69,7 @@ impl MountConfig {
             cores: Cores::default(),
             transport: TransportChoice::default(),
             guard: None,
+            visitor: None,
         }
     }
 }
@@ -108,6 +116,7 @@ impl MountError {
 #[derive(Debug)]
 pub struct Mount {
     dir: PathBuf,
+    visitor: Program,
     fs: FileSystem,
     serving: Option<Serving>,
     transport: Transport,
@@ -146,10 +155,11 @@ impl Mount {
             tracing::warn!("{timeout}; {}", timeout.advice());
         }
         let fs = file_system(client, hooks, (&device, agreement), connection.answers(), notifying, &dir);
-        let guarded = Arc::new(Guarded::new(fs.clone(), &device, &dir, config.guard));
+        let guarded = Arc::new(Guarded::new(fs.clone(), &device, &dir, (config.guard, config.visitor)));
         let served = connection.serve(guarded.clone(), &Handle::current());
         let (serving, transport) = served.map_err(|error| MountError::of(error, MountError::Threads))?;
-        let mount = Mount::served(fs, agreement, dir.clone(), guarded, (serving, transport));
+        let placed = (dir.clone(), config.visitor);
+        let mount = Mount::served(fs, agreement, placed, guarded, (serving, transport));
         if let Err(error) = table::set_read_ahead(&dir, READ_AHEAD_KIB) {
             tracing::info!(%error, "read-ahead stays at the kernel's default");
         }
@@ -161,7 +171,7 @@ impl Mount {
     fn served(
         fs: FileSystem,
         agreement: Agreement,
-        dir: PathBuf,
+        (dir, visitor): (PathBuf, Program),
         guarded: Arc<Guarded>,
         (serving, transport): (Serving, Transport),
     ) -> Mount {
@@ -171,7 +181,7 @@ impl Mount {
         if transport == Transport::Uring {
             fs.inner().tasks.start_looking_around();
         }
-        Mount { dir, fs, serving: Some(serving), transport, agreement, guarded }
+        Mount { dir, visitor, fs, serving: Some(serving), transport, agreement, guarded }
     }
 
     pub fn dir(&self) -> &Path {

@@ -79,15 +79,12 @@ impl Serving {
         self.pauses.iter().for_each(|pause| pause.end());
     }
 
-    /// Over io_uring: makes a name of the root directory lead to a file, for [`Serving::empty_queues`]. Somebody else has to
-    /// look it up before the pause.
-    pub fn put_out_decoy(&self, name: &str) {
-        self.queues.iter().for_each(|queues| queues.put_out_decoy(name));
-    }
-
-    /// The name leads nowhere any more.
-    pub fn take_in_decoy(&self) {
-        self.queues.iter().for_each(Leave::take_in_decoy);
+    /// Over io_uring: has somebody else look up a name in the root directory, which makes the kernel know a file, for
+    /// [`Serving::empty_queues`]. Before the pause; returns when `look_up` does.
+    pub fn show_decoy(&self, look_up: impl FnOnce(&str)) {
+        if let Some(queues) = &self.queues {
+            queues.show_decoy(look_up);
+        }
     }
 
     /// Over io_uring: takes back what the kernel has of the queues, so that it gives nothing to this process any more. In a

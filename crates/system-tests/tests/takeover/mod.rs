@@ -74,6 +74,20 @@ fn failure(finish: Finish) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// As in a container that has the program and nothing else.
+#[test]
+fn a_daemon_that_finds_no_other_program_hands_over() {
+    if !prerequisites() {
+        return;
+    }
+    let setting = Setting { term: LONG_TERM, mount_prefix: &["env", "PATH=/nowhere"], ..Setting::default() };
+    let mut cell = Cell::assemble(1, &setting);
+    let first = cell.mounts[0].process();
+    cell.mounts[0].take_over();
+    assert_ne!(cell.mounts[0].process(), first);
+    fs::write(cell.root(0).join("file"), "content").unwrap();
+}
+
 // SEMANTICS 57
 #[test]
 fn open_files_go_on_also_without_a_name() {

@@ -11,7 +11,7 @@ use crate::wire::reply::{AttrOut, EntryOut};
 use soda_types::{Attr, FileKind, Ino, Timestamp, Version};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// No server counts so far.
 pub(super) const NODE: NodeId = NodeId(u64::MAX - 1);
@@ -26,13 +26,22 @@ pub(super) struct Decoy {
 }
 
 impl Decoy {
+    /// Has somebody look it up, by a name that leads to it until `look_up` returns.
+    pub(super) fn show(&self, look_up: impl FnOnce(&str)) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let name = format!(".soda-decoy-{}-{now}", std::process::id());
+        self.put_out(&name);
+        look_up(&name);
+        self.take_in();
+    }
+
     /// From now on this name leads to it.
-    pub(super) fn put_out(&self, name: &str) {
+    fn put_out(&self, name: &str) {
         *self.name.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = name.to_owned();
         self.is_out.store(true, Ordering::Release);
     }
 
-    pub(super) fn take_in(&self) {
+    fn take_in(&self) {
         self.is_out.store(false, Ordering::Release);
     }
 

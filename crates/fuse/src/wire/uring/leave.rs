@@ -206,14 +206,9 @@ impl Leave {
         self.queues.iter().for_each(|queue| queue.end_rest());
     }
 
-    /// Who looks up this name in the root directory makes the kernel know a file, for [`Leave::empty`].
-    pub(crate) fn put_out_decoy(&self, name: &str) {
-        self.nudges.decoy.put_out(name);
-    }
-
-    /// The opposite of [`Leave::put_out_decoy`].
-    pub(crate) fn take_in_decoy(&self) {
-        self.nudges.decoy.take_in();
+    /// Has somebody look up a name in the root directory, which makes the kernel know a file, for [`Leave::empty`].
+    pub(crate) fn show_decoy(&self, look_up: impl FnOnce(&str)) {
+        self.nudges.decoy.show(look_up);
     }
 
     /// Uses up all entries that the kernel has, once all queues rest and answer nothing.

@@ -23,7 +23,7 @@ use crate::wire::device::Device;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Numbers of the requests that come of nudges are above, so they are none of the kernel's own.
 const NUMBERS: u64 = 1 << 62;
@@ -203,11 +203,7 @@ impl Nudges {
 
     /// Has somebody look up a decoy.
     fn show(&self, look_up: impl Fn(&str)) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let name = format!(".soda-nudge-{}-{now}", std::process::id());
-        self.own_decoy.put_out(&name);
-        look_up(&name);
-        self.own_decoy.take_in();
+        self.own_decoy.show(look_up);
         let mut state = self.state();
         state.tries_left = TRIES;
         state.not_before = None;
