@@ -351,8 +351,8 @@ enum Begun {
     Gone(RecallAck),
     /// It is worked on already.
     Running,
-    /// The server lacks something of these, which nothing covers here: it may take what is asked for, and was given back, or never
-    /// came, or did not stay where they were moved, for what covers them.
+    /// The server lacks something of these, which nothing covers here: it may take what is asked for, and was given back, or
+    /// never came, or did not stay where they were moved, for what covers them.
     Uncovered(Vec<Fid>),
     Job(Job),
 }

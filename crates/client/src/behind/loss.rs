@@ -12,7 +12,8 @@ use soda_oplog::segments::{Header, Safety};
 use soda_oplog::{Applied, Change, DigestId, Object, Place, Record};
 use soda_protocol::{Lsn, OpId, SessionWelcome};
 use soda_types::{
-    Epoch, Errno, Fid, FsError, Grant, LeasePart, Mode, Monotonic, Recall, Scope, Sequence, Slot, Term, Version,
+    Epoch, Errno, Fid, FsError, Grant, LeasePart, Mode, Monotonic, Recall, Scope, Sequence, Slot, Term,
+    Version,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;

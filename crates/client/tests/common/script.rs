@@ -3,8 +3,8 @@
 use crate::common::{name, new_node};
 use bytes::{Bytes, BytesMut};
 use soda_client::{
-    BootClock, Client, ClientConfig, Clock, Fsync, KernelHooks, NoKernel, OpenFile, OpenMode, Stream, Transport,
-    WriteBehind, WritePolicy,
+    BootClock, Client, ClientConfig, Clock, Fsync, KernelHooks, NoKernel, OpenFile, OpenMode, Stream,
+    Transport, WriteBehind, WritePolicy,
 };
 use soda_protocol::*;
 use soda_types::{

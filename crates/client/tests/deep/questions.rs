@@ -5,7 +5,8 @@ use bytes::Bytes;
 use soda_client::{Client, KillPriv};
 use soda_protocol::*;
 use soda_types::{
-    Attr, Cause, Epoch, Fid, FileKind, Grant, Ino, LeasePart, Mode, Recall, RecallAck, Scope, Version, VolumeId,
+    Attr, Cause, Epoch, Fid, FileKind, Grant, Ino, LeasePart, Mode, Recall, RecallAck, Scope, Version,
+    VolumeId,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,8 +114,8 @@ async fn what_nothing_covers_is_told_before_a_question_about_a_lease_that_is_not
     );
 }
 
-/// It is held and covers other things. The server takes it for what covers the file, too: what it said of that came with a move of
-/// a directory above, so that it was not believed here.
+/// It is held and covers other things. The server takes it for what covers the file, too: what it said of that came with a move
+/// of a directory above, so that it was not believed here.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nothing_covers_is_told_before_all_of_a_lease_is_given_back_or_lowered() {
     for to in [None, Some(Mode::Read)] {

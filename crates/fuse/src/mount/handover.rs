@@ -14,6 +14,8 @@
 //! asks for meanwhile it keeps: who uses the mount waits, and sees nothing else of it. From *yours* on nobody can go on if the
 //! new one does not: so all that can fail comes before *ready*, and [`ReadyHeir::begin`](super::ReadyHeir::begin) cannot.
 //!
+//! A wait for a lock is answered on the descriptor of /dev/fuse that it was read from ([`crate::wire`]): so all of them pass.
+//!
 //! Over io_uring the requests are in memory of the old process, so they are part of the state ([`crate::wire::HandedQueues`]): it
 //! takes all that the kernel has of its own, writes that down, and the new one answers in its place.
 

@@ -59,15 +59,19 @@ impl Client {
     }
 
     /// Once: what is told while the question is open has other leases.
-    pub(in crate::client) fn tell_uncovered(&mut self, context: &mut Context, recall: Recall, fids: Vec<Fid>) {
+    pub(in crate::client) fn tell_uncovered(
+        &mut self,
+        context: &mut Context,
+        recall: Recall,
+        fids: Vec<Fid>,
+    ) {
         self.owe(context, Owed::Uncovered(recall, fids));
     }
 
     /// All of a deep lease may be disowned: it is held here, and then the question is about what was asked for, or nothing that
     /// has been made here can rest on it, as far as the server knows.
     pub(in crate::client) fn may_disown(&self, lease: Fid) -> bool {
-        let rests_on_it =
-            || self.is_sending() || !self.uncovered_ahead(LeasePart::tree(lease)).is_empty();
+        let rests_on_it = || self.is_sending() || !self.uncovered_ahead(LeasePart::tree(lease)).is_empty();
         self.holder.holds_deep(lease) || !rests_on_it()
     }
 
