@@ -176,7 +176,7 @@ def door(words: str, figure: str, bound: Bound, limit: float, target: str, again
 DOOR = [
     door("a request's median, us", "getattr, median", MOST, 12, "null-uring"),
     door("the same, of Soda", "getattr, median", MOST, 12, "soda-uring"),
-    door("requests of 4 threads, over /dev/fuse", "getattr by 4 threads", LEAST, 1.4, "null-uring", "null-dev"),
+    door("requests of 4 threads, over /dev/fuse", "getattr by 4 threads", LEAST, 1.4, "null-uring", "null-dev-4"),
     door("the same, of Soda", "getattr by 4 threads", LEAST, 1.4, "soda-uring", "soda-dev"),
     door("create+write+close, over /dev/fuse", "create", LEAST, 1.5, "soda-uring", "soda-dev"),
     door("open+read+close of a cached small file, median, us", "open+read+close, median", MOST, 10, "soda-uring"),
@@ -225,7 +225,7 @@ def missed_counts(figures: dict, kernel: str, watched: bool) -> list[str]:
         for judged in missed
     ]
     for name, figure in figures.items():
-        for target in ("soda", "soda-through"):
+        for target in ("soda", "soda-through", "soda-uring"):
             if wrong := figure["targets"].get(target, {}).get("stale", 0):
                 lines.append(f"{name}, {target}: {wrong} {figure['unit']}")
     return lines

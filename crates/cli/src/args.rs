@@ -62,8 +62,8 @@ small dirty-size); more lets more of what does not last go untold
   reserve-idle=TIME  with write=behind: what the server keeps free for this mount (256 MiB, less on a small disk; others get \
 ENOSPC without it) it gets back after TIME without a change (30s)
   fsync=server|local  with write=behind and cache-dir: what fsync waits for, see below
-  transport=auto|dev|uring  how the kernel's requests come; auto is uring on Linux 6.18 and later where that is \
-switched on and the daemon has CAP_SYS_NICE, else dev
+  transport=auto|dev|uring  how the kernel's requests come; auto is uring on Linux 6.18.x where that is \
+switched on and the daemon has CAP_SYS_NICE or a limit of nice that allows 0 (`soda doctor` says what is missing), else dev
   cores=free|follow  follow, on trial: while one thread makes all requests, those that answer it run on its core; needs \
 CAP_SYS_NICE and goes with transport=dev
   nosuid, nodev, noexec, nosymfollow  as everywhere

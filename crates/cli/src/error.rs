@@ -102,7 +102,7 @@ fn mount_hint(error: &MountError) -> String {
 }
 
 /// The system's words for it, and for what it says least well, ours.
-fn plain(cause: &io::Error) -> String {
+pub(crate) fn plain(cause: &io::Error) -> String {
     match cause.kind() {
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "it does not answer".into(),
         io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => "the connection was closed".into(),

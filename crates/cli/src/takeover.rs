@@ -11,7 +11,7 @@
 //! Whatever else comes, or nothing, is as if the other had said no.
 
 use crate::answer::NotUnderstood;
-use crate::error::CliError;
+use crate::error::{CliError, plain};
 use crate::options::MountOptions;
 use crate::plan::Plan;
 use rustix::fs::MemfdFlags;
@@ -199,7 +199,7 @@ impl Claimant {
             Ok(Word::Ready) => Ok(()),
             Ok(Word::Cannot(why)) => Err(why),
             Ok(_) => Err("the new process says what makes no sense".into()),
-            Err(error) => Err(format!("the new process has not become ready: {error}")),
+            Err(error) => Err(format!("the new process has not become ready: {}", plain(&error))),
         }
     }
 }
@@ -221,7 +221,7 @@ impl Daemon {
     /// The daemon's reason why it is not.
     pub(crate) fn estate(&mut self) -> Result<(Estate, Vec<u8>, Vec<OwnedFd>), CliError> {
         let unheard =
-            |error: io::Error| CliError::Failed(format!("the running daemon does not answer: {error}"));
+            |error: io::Error| CliError::Failed(format!("the running daemon hands nothing over: {}", plain(&error)));
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut first = [0; 1];
@@ -270,7 +270,7 @@ impl Daemon {
     /// Returns when the mount is this process's.
     pub(crate) fn ready(&mut self) -> Result<(), CliError> {
         let failed = |why: String| CliError::Failed(format!("the mount is not handed over: {why}"));
-        let gone = |error: io::Error| failed(format!("the running daemon says nothing more: {error}"));
+        let gone = |error: io::Error| failed(format!("the running daemon says nothing more: {}", plain(&error)));
         say(&mut self.0, &Word::Ready).map_err(gone)?;
         match hear(&mut BufReader::new(&self.0)).map_err(gone)? {
             Word::Yours => Ok(()),
@@ -333,6 +333,30 @@ mod tests {
         let read = estate.plan().unwrap();
         assert_eq!((read.options.to_list(), &read.dir), (plan.options.to_list(), &plan.dir));
         assert_eq!(read.spec.to_string(), "h:1/main");
+    }
+
+    /// Where this changes, [`HANDOVER_FORMAT`] has to: the next program, or the one before, would not understand it.
+    #[test]
+    fn what_passes_beside_the_state_is_of_this_form() {
+        let (spec, options) = ("h:1/main".to_owned(), "hard,write=behind".to_owned());
+        let estate = Estate { spec, options, cache_dir: Some(b"/c".to_vec()), dir: b"/m".to_vec() };
+        let lines = [
+            Word::Estate(estate),
+            Word::Ready,
+            Word::Yours,
+            Word::Stays("why".to_owned()),
+            Word::Cannot("why".to_owned()),
+        ]
+        .map(|word| line_of(&word).unwrap());
+        let expected = [
+            r#"{"estate":{"spec":"h:1/main","options":"hard,write=behind","cache_dir":[47,99],"dir":[47,109]}}"#,
+            r#""ready""#,
+            r#""yours""#,
+            r#"{"stays":"why"}"#,
+            r#"{"cannot":"why"}"#,
+        ]
+        .map(|line| format!("{line}\n"));
+        assert_eq!((HANDOVER_FORMAT, lines), (5, expected));
     }
 
     #[test]

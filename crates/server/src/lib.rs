@@ -86,7 +86,7 @@ pub use random::random;
 pub use records::RecordError;
 pub use restore::Stores;
 pub use rounds::BootId;
-pub use server::{ListeningServer, RunningServer, Server};
+pub use server::{ListeningServer, RunningServer, Server, allow_descriptors};
 pub use session::check::{DamagedRecord, check_records};
 pub use session::lost::settle_lost_records;
 pub use soda_lease::table::{BackOff, DeepLeases, ObjectTerm, WriteLeases};

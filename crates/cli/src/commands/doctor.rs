@@ -7,13 +7,14 @@ use crate::commands::status::STOPPED_ADVICE;
 use crate::commands::{print, print_json, recover};
 use crate::control;
 use crate::error::CliError;
+use crate::options::MountOptions;
 use crate::units::{count, show_duration, show_size};
 use crate::user::is_machines_root;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use serde::Serialize;
 use soda_client::recover::{KeptLog, LogState};
-use soda_fuse::{MountEntry, Obstacle, RequestTimeout};
+use soda_fuse::{Cores, MountEntry, Obstacle, RequestTimeout, Transport, TransportChoice};
 use soda_protocol::ServerStatus;
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -66,15 +67,19 @@ impl Finding {
 pub(crate) fn run(arguments: &DoctorArgs) -> Result<(), CliError> {
     let mounts = control::mounts();
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let obstacles = soda_fuse::auto_obstacles();
     let mut findings = vec![
         device(Path::new(DEVICE), OpenOptions::new().read(true).write(true).open(DEVICE).map(drop)),
         privilege(),
         kernel(&release),
-        io_uring(&soda_fuse::auto_obstacles()),
+        io_uring(&obstacles),
         runtime(&control::runtime_dir()),
     ];
     if is_machines_root() {
         findings.push(unmounting(Path::new(UMOUNT_HELPER)));
+    }
+    if obstacles.is_empty() {
+        findings.extend(mounts.iter().filter_map(left_behind));
     }
     findings.extend(RequestTimeout::of_this_machine().as_ref().map(timeout));
     findings.extend(dead(&mounts)?);
@@ -173,12 +178,12 @@ fn io_uring(obstacles: &[Obstacle]) -> Finding {
         parts.join("; ")
     };
     if obstacles.is_empty() {
-        const FOUND: &str = "the kernel's requests come over it to a mount of this user. Leave fuse.enable_uring on while one is \
-            there: without it one to which the kernel has once refused memory ends";
+        const FOUND: &str = "the kernel's requests come over it to a mount that this user makes now. Leave fuse.enable_uring on as \
+            long as one is there: switched off it can end those whose daemon the kernel was once short of memory for";
         return Finding::good(WHAT, FOUND);
     }
     let found = format!(
-        "the kernel's requests come over /dev/fuse to a mount of this user: {}",
+        "the kernel's requests come over /dev/fuse to a mount that this user makes now: {}",
         joined(|obstacle| &obstacle.what)
     );
     // What nobody can mend is as good as it gets.
@@ -186,6 +191,22 @@ fn io_uring(obstacles: &[Obstacle]) -> Finding {
         true => Finding::good(WHAT, found),
         false => Finding::fair(WHAT, found, joined(|obstacle| &obstacle.mend)),
     }
+}
+
+/// Of a mount that would be over io_uring if it were made now, and is not.
+fn left_behind(mount: &MountStatus) -> Option<Finding> {
+    let mut options = MountOptions::default();
+    // A daemon of a newer version may have others.
+    options.add(&mount.options).ok()?;
+    let may_choose = options.transport == TransportChoice::Auto && options.cores == Cores::Free;
+    (may_choose && mount.transport == Some(Transport::Dev)).then(|| {
+        let dir = mount.dir.display();
+        Finding::fair(
+            "io_uring",
+            format!("{dir} is over /dev/fuse: when it was made io_uring could not be had, its log says why"),
+            format!("unmount {dir} and mount it again, when nobody uses it"),
+        )
+    })
 }
 
 /// Where daemons listen for the tools.
@@ -338,6 +359,7 @@ fn text(findings: &[Finding]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::tests::mount_status;
 
     #[test]
     fn kernels_are_judged_by_their_numbers() {
@@ -437,10 +459,27 @@ mod tests {
         assert!(taken.contains("come over it") && taken.contains("Leave fuse.enable_uring on"), "{taken}");
         let two = io_uring(&[obstacle("it is switched off", "echo Y"), obstacle("no way back", "LimitNICE")]);
         assert_eq!(two.verdict, Verdict::Fair);
-        assert!(two.found.ends_with("/dev/fuse to a mount of this user: it is switched off; no way back"));
+assert!(two.found.contains("/dev/fuse") && two.found.ends_with("now: it is switched off; no way back"));
         assert_eq!(two.advice, "echo Y; LimitNICE");
         let old = io_uring(&[obstacle("the kernel has none", "")]);
         assert_eq!((old.verdict, old.advice.as_str()), (Verdict::Good, ""));
+    }
+
+    #[test]
+    fn a_mount_that_was_made_before_io_uring_could_be_had_is_named() {
+        let over = |transport, options: &str| {
+            let options = options.to_owned();
+            left_behind(&MountStatus { transport, options, dir: "/m".into(), ..mount_status() })
+        };
+        let named = over(Some(Transport::Dev), "hard").expect("it is named");
+        assert!(named.verdict == Verdict::Fair && named.found.starts_with("/m is over /dev/fuse"), "{named:?}");
+        let others = [
+            over(Some(Transport::Uring), "hard"),
+            over(Some(Transport::Dev), "hard,transport=dev"),
+            over(Some(Transport::Dev), "hard,cores=follow"),
+            over(None, "hard"),
+        ];
+        assert_eq!(others, [None, None, None, None]);
     }
 
     #[test]

@@ -118,6 +118,7 @@ impl EndRequests {
 
 /// The runtime of a command that talks to a server.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
+    soda_server::allow_descriptors();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.enable_all().thread_name("soda").on_thread_start(soda_client::threads::started);
     let runtime = builder.build().map_err(CliError::io("cannot start threads"))?;

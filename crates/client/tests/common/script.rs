@@ -303,10 +303,15 @@ impl Script {
 
     async fn start_as(config: ClientConfig, hooks: Box<dyn KernelHooks>, clock: Arc<dyn Clock>) -> Script {
         let (transport, mut connections) = pipes();
-        let data_connections = config.data_connections;
+        let (data_connections, has_cache) = (config.data_connections, config.cache.dir.is_some());
         let client = tokio::spawn(Client::connect_with(config, hooks, clock, transport));
         let mut control = Peer(connections.recv().await.unwrap());
         control.welcome(Standing::New, &[]).await;
+        if has_cache {
+            // Whose data the directory may have.
+            let (tag, request) = control.request().await;
+            control.answer_alone(tag, &request.call, 1).await;
+        }
         let mut data = None;
         if data_connections > 0 {
             let mut peer = Peer(connections.recv().await.unwrap());

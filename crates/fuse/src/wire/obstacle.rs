@@ -82,10 +82,11 @@ pub(super) fn against_auto(kernel: KernelSide) -> Vec<Obstacle> {
     }
     if !kernel.is_tested {
         let what = format!(
-            "this kernel ({}) is not one of Linux 6.18, the only ones that it is tested with",
+            "this kernel ({}) is not one of Linux 6.18, the only ones that it is tested with, and rests on what these do inside \
+             (`transport=uring` is for who wants to test it)",
             release()
         );
-        all.push(Obstacle::new(what, "`-o transport=uring` tries it"));
+        all.push(Obstacle::new(what, ""));
     }
     all.extend(uring::drawback());
     all
@@ -97,7 +98,7 @@ pub(super) fn machine_obstacles(offers_uring: bool) -> Vec<Obstacle> {
         Ok(value) => switched_off(&value),
         Err(_) => {
             return vec![Obstacle::new(
-                "the kernel has no FUSE over io_uring (Linux 6.14 and later have)",
+                "the kernel has no FUSE over io_uring (Linux 6.14 and later have, if built with CONFIG_FUSE_IO_URING)",
                 "",
             )];
         }

@@ -20,6 +20,8 @@ pub struct Mount {
     /// `None` while it is down.
     child: Option<Child>,
     words: Vec<String>,
+    /// What takes it over.
+    heir: PathBuf,
     root: PathBuf,
     log: PathBuf,
 }
@@ -45,7 +47,7 @@ impl Mount {
         words.push("--foreground".to_owned());
         words.extend(["-o".to_owned(), format!("transport={transport}")]);
         words.extend(options.iter().map(|option| (*option).to_owned()));
-        Mount { child: None, words, root, log: dir.join(format!("mount{number}.log")) }
+        Mount { child: None, words, heir: soda_binary(), root, log: dir.join(format!("mount{number}.log")) }
     }
 
     pub fn root(&self) -> &Path {
@@ -135,6 +137,11 @@ impl Mount {
         self.take_over_with(&[]);
     }
 
+    /// From now on this program is what takes the mount over.
+    pub fn set_heir(&mut self, program: &Path) {
+        program.clone_into(&mut self.heir);
+    }
+
     /// As [`Mount::take_over`], by a process with these variables in its environment, as `NAME=value`.
     ///
     /// # Panics
@@ -192,7 +199,7 @@ impl Mount {
         let mut words: Vec<String> = vec!["env".to_owned()];
         words.extend(environment.iter().map(|variable| (*variable).to_owned()));
         words.extend(self.words.iter().take_while(|word| **word != soda).cloned());
-        words.extend([soda, "mount".to_owned(), "--takeover".to_owned()]);
+        words.extend([self.heir.display().to_string(), "mount".to_owned(), "--takeover".to_owned()]);
         words.extend([self.root.display().to_string(), "--foreground".to_owned()]);
         words
     }

@@ -101,7 +101,9 @@ pub(super) enum Standing {
 
 /// The kernel still has entries of the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel still has {0} entries of its queues")]
+#[error(
+    "the kernel still has {0} entries of its queues; its log says why. Try again, or unmount and mount again"
+)]
 pub struct NotEmptied(usize);
 
 impl Queue {
@@ -283,6 +285,7 @@ impl Emptier {
     fn run(&self) {
         for queue in self.queues.iter().filter(|queue| is_online(queue.number)) {
             let mut left = queue.with_kernel(Duration::ZERO);
+            let mut unnamed = 0;
             while left > 0 && Instant::now() < self.until && !self.given_up.load(Ordering::Acquire) {
                 let unsent = match self.nudges.ask_for(queue, left, decoy::NODE, &self.device) {
                     Ok(unsent) => unsent,
@@ -290,10 +293,12 @@ impl Emptier {
                         return tracing::warn!(%error, core = queue.number, "a queue that cannot be emptied");
                     }
                 };
-                if unsent > 0 {
-                    tracing::debug!(unsent, queue = queue.number, "there is no file to ask about");
-                }
+                unnamed = unsent;
                 left = queue.with_kernel(COME_BACK);
+            }
+            if left > 0 && unnamed > 0 {
+                let core = queue.number;
+                tracing::warn!(left, core, "no file is known that the kernel could be asked about: nothing takes these entries");
             }
         }
     }

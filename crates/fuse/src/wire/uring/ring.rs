@@ -20,6 +20,8 @@ use std::time::Duration;
 /// Room for all entries that a queue begins with.
 const SUBMISSIONS: u32 = 256;
 const COMPLETIONS: u32 = 1024;
+/// Between tries to hand over what the kernel has no memory for (EAGAIN, io_uring_enter(2)): this thread is bound to its core.
+const SHORT_OF_MEMORY: Duration = Duration::from_millis(1);
 
 /// Room for one request and its answer.
 #[derive(Debug)]
@@ -217,7 +219,11 @@ impl Ring {
             false => self.loans.submit_all_but_a_ring(),
         };
         if let Err(error) = submitted {
-            return unless_later(Err(error));
+            unless_later(Err(error))?;
+            if self.ready() == 0 {
+                std::thread::sleep(SHORT_OF_MEMORY);
+            }
+            return Ok(());
         }
         let ring = self.loans.ring();
         let waited = match limit {
