@@ -308,9 +308,13 @@ impl Script {
         let mut control = Peer(connections.recv().await.unwrap());
         control.welcome(Standing::New, &[]).await;
         if has_cache {
-            // Whose data the directory may have.
-            let (tag, request) = control.request().await;
-            control.answer_alone(tag, &request.call, 1).await;
+            // What is set aside for it, and last whose data the directory may have.
+            let mut is_root = false;
+            while !is_root {
+                let (tag, request) = control.request().await;
+                is_root = matches!(request.call, Call::GetAttr { .. });
+                control.answer_alone(tag, &request.call, 1).await;
+            }
         }
         let mut data = None;
         if data_connections > 0 {
