@@ -195,8 +195,9 @@ impl Handler for NullFs {
         let is_root = node.0 == ROOT && null.keeps_root.load(Ordering::Relaxed);
         let valid = if is_root { VALID } else { validity(node.0) };
         let due = || null.due.lock().unwrap().filter(|_| node.0 != ROOT);
-        let stop_behind = || {
-            if node.0 != ROOT {
+        // Not one that was answered before it was told to, and has not come to this.
+        let stop_behind = |due: Option<Due>| {
+            if due.is_some() {
                 null.wait_at(Place::Behind);
             }
         };
@@ -232,12 +233,14 @@ impl Handler for NullFs {
                 _ => null.lock(wait, reply),
             },
             Op::GetAttr(_) | Op::SetAttr(_) => {
-                let _ = reply.by(due()).attr(AttrOut { node: node.0, attr: &attr(node.0), valid });
-                stop_behind();
+                let due = due();
+                let _ = reply.by(due).attr(AttrOut { node: node.0, attr: &attr(node.0), valid });
+                stop_behind(due);
             }
             Op::Statx(_) => {
-                let _ = reply.by(due()).statx(AttrOut { node: node.0, attr: &attr(node.0), valid });
-                stop_behind();
+                let due = due();
+                let _ = reply.by(due).statx(AttrOut { node: node.0, attr: &attr(node.0), valid });
+                stop_behind(due);
             }
             Op::Open(_) => {
                 // Odd numbers have pages in the kernel.
