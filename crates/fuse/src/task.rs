@@ -7,7 +7,8 @@
 //! waited for its death sees no change of it later. Where nobody can see what the signal was (of a thread of another PID
 //! namespace) the operation goes on for as long as one may take whose server answers, and is let go then.
 
-use crate::caller::{Seen, look_at};
+use crate::caller::{Seen, Signals, is_dying, look_at};
+use crate::unpoisoned::Unpoisoned;
 use crate::wire::{Sink, Unique};
 use soda_client::caller::{self, Outstanding};
 use soda_types::Errno;
@@ -119,7 +120,7 @@ impl Tasks {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.waiting.lock().unpoisoned()
     }
 
     pub(crate) fn runtime(&self) -> &Handle {
@@ -254,51 +255,9 @@ async fn give_up_on_death(task: Arc<Task>) {
     }
 }
 
-/// Whether a fatal signal is pending for the thread: the kernel then marks SIGKILL, whatever the signal was. `None`: nobody can
-/// say.
-fn is_dying(tid: u32) -> Option<bool> {
-    match look_at(tid) {
-        Seen::Status(status) => Some(Signals::of(&status).is_fatal()),
-        Seen::Gone => Some(true),
-        Seen::Unknown => None,
-    }
-}
-
-/// Of a thread, a bit for each.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Signals {
-    pending: u64,
-    blocked: u64,
-    ignored: u64,
-}
-
-impl Signals {
-    /// `status`: as /proc shows it.
-    fn of(status: &str) -> Signals {
-        let mask = |name: &str| {
-            let masks = status.lines().filter_map(|line| line.strip_prefix(name));
-            masks.filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok()).fold(0, |all, mask| all | mask)
-        };
-        Signals {
-            pending: mask("SigPnd:") | mask("ShdPnd:"),
-            blocked: mask("SigBlk:"),
-            ignored: mask("SigIgn:"),
-        }
-    }
-
-    fn is_fatal(self) -> bool {
-        const SIGKILL: u64 = 1 << 8;
-        self.pending & SIGKILL != 0
-    }
-
-    fn is_heard(self) -> bool {
-        self.pending & !self.blocked & !self.ignored != 0
-    }
-}
-
 impl Task {
     fn work(&self) -> MutexGuard<'_, Option<Work>> {
-        self.work.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.work.lock().unpoisoned()
     }
 
     /// Whether a signal that ends it is pending. A thread that is not there waits for nothing: the kernel wants the rest.
@@ -387,6 +346,8 @@ mod tests {
     use super::*;
     use std::io;
 
+    const INTERRUPTED: i32 = -rustix::io::Errno::INTR.raw_os_error();
+
     #[derive(Debug, Default)]
     struct Answered(Mutex<Vec<(Unique, i32)>>);
 
@@ -402,7 +363,7 @@ mod tests {
         let (signal, seen) = (Arc::<Notify>::default(), seen.clone());
         tasks.run(unique, tid, Interruptible::AnySignal(signal.clone()), async move {
             signal.notified().await;
-            seen.send(unique, -4, &[]).unwrap();
+            seen.send(unique, INTERRUPTED, &[]).unwrap();
         });
     }
 
@@ -462,7 +423,7 @@ mod tests {
         until_waiting(&tasks, 1).await;
         let mut ended = seen.0.lock().unwrap().clone();
         ended.sort_unstable();
-        assert_eq!(ended, [(1, -4), (3, -4)]);
+        assert_eq!(ended, [(1, INTERRUPTED), (3, INTERRUPTED)]);
     }
 
     // SEMANTICS 27
@@ -479,8 +440,8 @@ mod tests {
         assert_eq!(tasks.interrupt(2), Interrupted::Noted);
         until_waiting(&brief, 0).await;
         until_waiting(&tasks, 1).await;
-        assert_eq!(*let_go.0.lock().unwrap(), [(1, -4)]);
-        assert_eq!(*seen.0.lock().unwrap(), [(2, -4)]);
+        assert_eq!(*let_go.0.lock().unwrap(), [(1, INTERRUPTED)]);
+        assert_eq!(*seen.0.lock().unwrap(), [(2, INTERRUPTED)]);
         assert_eq!(tasks.len(), 1);
     }
 
@@ -513,7 +474,7 @@ mod tests {
         assert_eq!((seen.0.lock().unwrap().len(), tasks.len()), (0, 2));
         soon.send(()).unwrap();
         until_waiting(&tasks, 0).await;
-        assert_eq!(*seen.0.lock().unwrap(), [(1, 0), (2, -4)]);
+        assert_eq!(*seen.0.lock().unwrap(), [(1, 0), (2, INTERRUPTED)]);
         assert!(start.elapsed() >= take_back);
     }
 
@@ -533,7 +494,7 @@ mod tests {
         }
         assert_eq!((tasks.len(), tasks.interrupt(1)), (1, Interrupted::Noted));
         until_waiting(&tasks, 0).await;
-        assert_eq!(*seen.0.lock().unwrap(), [(2, 0), (1, -4)]);
+        assert_eq!(*seen.0.lock().unwrap(), [(2, 0), (1, INTERRUPTED)]);
     }
 
     #[tokio::test]
@@ -546,7 +507,7 @@ mod tests {
         wait_for_lock(&tasks, &seen, 6, 0);
         wait_for_lock(&tasks, &seen, 7, 0);
         until_waiting(&tasks, 1).await;
-        assert_eq!(*seen.0.lock().unwrap(), [(7, -4)]);
+        assert_eq!(*seen.0.lock().unwrap(), [(7, INTERRUPTED)]);
         assert_eq!(tasks.waiting().early.len(), EARLY);
     }
 
@@ -570,12 +531,6 @@ mod tests {
     #[tokio::test]
     async fn a_signal_that_nobody_told_of_is_found() {
         let (tasks, seen) = tasks();
-        let pending =
-            Signals::of("SigPnd:\t0000000000000000\nShdPnd:\t0000000000002000\nSigBlk:\t0\nSigIgn:\t0\n");
-        assert!(pending.is_heard() && !pending.is_fatal());
-        assert!(!Signals { blocked: 0x2000, ..pending }.is_heard());
-        assert!(!Signals { ignored: 0x2000, ..pending }.is_heard());
-        assert!(Signals::of("SigPnd:\t0000000000000100\n").is_fatal());
         // Blocked signals wait for a thread that sleeps: this one's are not heard.
         wait_for_lock(&tasks, &seen, 1, std::process::id());
         tasks.run(2, u32::MAX, Interruptible::Death, std::future::pending());

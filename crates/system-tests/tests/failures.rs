@@ -166,8 +166,8 @@ const SLOW: Duration = Duration::from_secs(1);
 const LOOKED_FOR: Duration = Duration::from_millis(500);
 const TAKE_BACK: Duration = Duration::from_secs(2);
 
-/// Kills many as they begin to wait for a frozen server. Over io_uring, too, where Linux (6.18) does not tell the daemon of a signal
-/// that comes just when a request is handed over: then it has to look. They may wait on for so long.
+/// Kills many as they begin to wait for a frozen server. Over io_uring, too, where Linux (6.18) does not tell the daemon of a
+/// signal that comes just when a request is handed over: then it has to look. They may wait on for so long.
 fn killed_while_they_wait(
     cell: &Cell,
     limit: Duration,

@@ -1,5 +1,5 @@
-//! Processes beside the daemon of a mount, see [`soda_fuse::guard`] and [`soda_fuse::visit`]. Not on the command line: nobody else has
-//! a use for them.
+//! Processes beside the daemon of a mount, see [`soda_fuse::guard`] and [`soda_fuse::visit`]. Not on the command line: nobody
+//! else has a use for them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;

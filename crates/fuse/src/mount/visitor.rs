@@ -1,5 +1,5 @@
-//! Processes that call into the mount, so that the kernel has a request for its daemon. For a thread of the daemon this would be a
-//! trap: while it waits in the kernel for an answer of its own process no signal ends it, and so nothing ends the process.
+//! Processes that call into the mount, so that the kernel has a request for its daemon. For a thread of the daemon this would
+//! be a trap: while it waits in the kernel for an answer of its own process no signal ends it, and so nothing ends the process.
 //!
 //! They are of the daemon's own program ([`super::MountConfig::visitor`]): what else a machine has is not known.
 

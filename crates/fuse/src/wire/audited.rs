@@ -1,5 +1,5 @@
-//! All unsafe code of the program: memory that is lent to the kernel for requests over io_uring, and some calls that no crate has
-//! as safe functions. Whatever is here is safe to call; `cargo xtask check` refuses unsafe code anywhere else.
+//! All unsafe code of the program: memory that is lent to the kernel for requests over io_uring, and some calls that no crate
+//! has as safe functions. Whatever is here is safe to call; `cargo xtask check` refuses unsafe code anywhere else.
 //!
 //! A [`Room`] is the memory of one request. It is either a value that somebody owns, or one of those in [`Loans`]: it is moved
 //! there with a command and comes back with its completion. The kernel writes to its memory only in between. So whoever has a
@@ -174,7 +174,7 @@ impl Room {
         let page = page_size() as usize;
         let [from, to] = [len, self.used].map(|len| (HEADER_SPACE + len).next_multiple_of(page));
         let unused = self.memory.as_ptr().wrapping_add(from).cast();
-        // SAFETY: whole pages of the memory, which is this value's, and zero is as good there; no reference to it lives meanwhile.
+        // SAFETY: whole pages of the memory, which is this value's; zero is as good there. No reference to it lives meanwhile.
         if unsafe { rustix::mm::madvise(unused, to - from, Advice::LinuxDontNeed) }.is_ok() {
             self.of_queue.changed(self.used, len);
             self.used = len;
@@ -206,9 +206,9 @@ impl Drop for Room {
 
 /// The rooms of another process. The kernel goes on to use the same addresses, whoever has the memory there.
 ///
-/// Which room is the one of a request that process has to know: Linux does not tell. If it were wrong, the kernel would write the
-/// next request to a room that is somebody's. It is the process that has served the mount until now, and so could do all to it
-/// that this one can. What cannot be true of it is refused: two rooms in one place, and two of one request.
+/// Which room is the one of a request that process has to know: Linux does not tell. If it were wrong, the kernel would write
+/// the next request to a room that is somebody's. It is the process that has served the mount until now, and so could do all to
+/// it that this one can. What cannot be true of it is refused: two rooms in one place, and two of one request.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// What the kernel calls the requests whose rooms are taken.
@@ -285,8 +285,8 @@ pub(super) struct Loans {
     /// Commands that the ring has no place for yet. What the kernel does not take now it gets next time: a command that was
     /// given up would leave its request without an answer, or its room among those that the kernel has.
     backlog: VecDeque<Entry128>,
-    /// Answers on files that are not needed once the commands were handed over: Linux (6.18) copies an answer before the call that
-    /// submits it returns.
+    /// Answers on files that are not needed once the commands were handed over: Linux (6.18) copies an answer before the call
+    /// that submits it returns.
     passing: Vec<(Arc<EntryMemory>, u64)>,
 }
 
@@ -501,8 +501,8 @@ pub(super) fn policy_of(thread: Pid) -> io::Result<Policy> {
     }
 }
 
-/// Has no program that this process starts from here on inherit a descriptor but 0, 1 and 2: not even those that this process has
-/// inherited itself (close_range(2), `CLOSE_RANGE_CLOEXEC`; rustix has only calls for descriptors that have an owner).
+/// Has no program that this process starts from here on inherit a descriptor but 0, 1 and 2: not even those that this process
+/// has inherited itself (close_range(2), `CLOSE_RANGE_CLOEXEC`; rustix has only calls for descriptors that have an owner).
 ///
 /// # Errors
 /// `EINVAL` or `ENOSYS` before Linux 5.11.
@@ -521,101 +521,4 @@ pub(super) fn page_size() -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_addresses_are_where_the_kernel_reads_them() {
-        let mut room = Room::new(&Arc::default()).unwrap();
-        let (base, vectors) = (room.address(), room.write_vectors());
-        assert_eq!(vectors, base + VECTORS_AT as u64);
-        let words = [0, 8, 16, 24].map(|at| u64_at(room.bytes(), VECTORS_AT + at));
-        assert_eq!(words, [base, HEADER_LEN as u64, base + HEADER_SPACE as u64, PAYLOAD_LEN as u64]);
-    }
-
-    #[test]
-    fn a_room_is_at_the_place_of_another_only_once_that_is_gone() {
-        let room = Room::new(&Arc::default()).unwrap();
-        let address = room.address();
-        let taken = Room::at(address, 1, &Arc::default()).unwrap_err();
-        assert_eq!(Errno::from_io_error(&taken), Some(Errno::EXIST));
-        drop(room);
-        assert_eq!(Room::at(address, 1, &Arc::default()).unwrap().address(), address);
-        assert_eq!(Room::at(0, 1, &Arc::default()).unwrap_err().kind(), io::ErrorKind::InvalidData);
-    }
-
-    #[test]
-    fn a_request_has_one_room() {
-        let [one, other] = [Room::new(&Arc::default()).unwrap(), Room::new(&Arc::default()).unwrap()]
-            .map(|room| room.address());
-        let mut claims = Claims::default();
-        assert!(claims.room(0, 7, &Arc::default()).is_err(), "that one is none");
-        let room = claims.room(one, 7, &Arc::default()).unwrap();
-        assert_eq!(claims.room(other, 7, &Arc::default()).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert_eq!(
-            Errno::from_io_error(&claims.room(one, 8, &Arc::default()).unwrap_err()),
-            Some(Errno::EXIST)
-        );
-        assert_eq!((room.address(), claims.room(other, 8, &Arc::default()).unwrap().address()), (one, other));
-    }
-
-    /// More than any queue has.
-    const CROWD: usize = 1 << 20;
-
-    fn payload(room: &Room) -> &[u8] {
-        &room.bytes()[HEADER_SPACE..]
-    }
-
-    #[test]
-    fn what_the_kernel_writes_stays_when_an_answer_is_taken_away() {
-        const PAGE: usize = 64 << 10;
-        let memory = Arc::default();
-        let mut room = Room::new(&memory).unwrap();
-        let parts = [&[1; PAGE][..], &[2; PAGE], &[3; PAGE]];
-        room.put_payload(&parts, CROWD);
-        assert!(room.is_on_file && payload(&room)[..3 * PAGE] == parts.concat());
-        room.bytes_mut()[HEADER_SPACE + PAGE] = 7;
-        memory.take_away(room.payload_address());
-        let left = [0, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE].map(|at| payload(&room)[at]);
-        assert_eq!(left, [0, 0, 7, 2, 0]);
-        room.put_payload(&[b"small"], CROWD);
-        assert!(!room.is_on_file && payload(&room)[..6] == *b"small\0");
-        assert!(payload(&room).iter().skip(6).all(|byte| *byte == 0), "nothing of before");
-    }
-
-    /// The kernel as /dev/null, which gives back what it is lent.
-    #[test]
-    fn an_answer_is_taken_away_once_it_was_handed_over() {
-        let device = Device::new(File::open("/dev/null").unwrap().into());
-        let ring = IoUring::builder().build(8).unwrap();
-        let mut loans = Loans::new(ring, device, 0);
-        let mut room = Room::new(&Arc::default()).unwrap();
-        room.put_payload(&[&[5; PAYLOAD_LEN]], CROWD);
-        loans.commit(room);
-        loans.let_pass();
-        assert!(loans.has_passing(), "it is not with the kernel");
-        loans.submit_all_but_a_ring().unwrap();
-        loans.ring().submit().unwrap();
-        loans.let_pass();
-        let Some(Completion::Filled(room)) = loans.next() else { panic!() };
-        assert!(!loans.has_passing() && payload(&room).iter().all(|byte| *byte == 0));
-    }
-
-    #[test]
-    fn of_a_crowd_of_large_requests_few_pages_stay() {
-        const ROOMS: usize = 100;
-        let memory = Arc::<EntryMemory>::default();
-        let mut rooms: Vec<_> = (0..ROOMS).map(|_| Room::new(&memory).unwrap()).collect();
-        for room in &mut rooms {
-            room.note_payload(PAYLOAD_LEN);
-            room.bytes_mut()[HEADER_SPACE..].fill(9);
-        }
-        for (number, room) in rooms.iter_mut().enumerate() {
-            room.put_payload(&[b"done"], ROOMS - number);
-            assert_eq!(payload(room)[..4], *b"done");
-            let has_gone = payload(room)[PAYLOAD_LEN - 1] == 0;
-            assert_eq!(has_gone, number < ROOMS - 64, "the last keep theirs: {number}");
-        }
-        assert!(!memory.is_too_much());
-    }
-}
+mod tests;
