@@ -20,7 +20,7 @@ use rustix::net::{
     SendFlags,
 };
 use serde::{Deserialize, Serialize};
-use soda_fuse::{HANDOVER_FORMAT, Leaving, Mount};
+use soda_fuse::{DESCRIPTORS_MAX, HANDOVER_FORMAT, Leaving, Mount};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
@@ -38,8 +38,8 @@ const HEIR: Duration = Duration::from_secs(10);
 /// How long the new process waits for the daemon, which tells the server what that lacks, and may try more than once to come to
 /// rest.
 const DAEMON: Duration = Duration::from_secs(75);
-/// Descriptors of one mount: the state, the device, the locks of two directories.
-const DESCRIPTORS: usize = 4;
+/// Most descriptors of one mount: the state, those of the device, the locks of two directories.
+const DESCRIPTORS: usize = 1 + DESCRIPTORS_MAX + 2;
 
 /// What a process says that wants a mount.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -307,8 +307,11 @@ impl Drop for Client {
             return;
         }
         let ending = Ending(Client { inner: Arc::clone(&self.inner) });
-        // Where the runtime ends meanwhile the server notices the end of the session's term.
-        self.inner.runtime.spawn(async move { ending.0.say_goodbye().await });
+        // Where the runtime ends meanwhile what is untold is lost, loudly, and the session ends with its term.
+        self.inner.runtime.spawn(async move {
+            ending.0.tell_everything().await;
+            ending.0.say_goodbye().await;
+        });
     }
 }
 

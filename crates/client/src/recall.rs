@@ -171,6 +171,12 @@ impl Inner {
             Some(Origin::Told) if recall.part.is_none() => state.adopt_lease(now, recall),
             _ => {}
         }
+        if let Some(part) = recall.part.filter(|_| since != Asked::AfterTelling) {
+            let uncovered = state.uncovered_ahead(part);
+            if !uncovered.is_empty() {
+                return Begun::Uncovered(uncovered);
+            }
+        }
         let step = if recall.part.is_some() && !state.may_disown(recall.fid) {
             state.holder.handle_recall_in_part(now, recall)
         } else {
@@ -179,12 +185,6 @@ impl Inner {
         let in_use = state.in_use(asked, InUse::No);
         let (of, keep, inside) = match step {
             RecallStep::AlreadyGone(mut ack) => {
-                if let Some(part) = ack.part.filter(|_| since != Asked::AfterTelling) {
-                    let uncovered = state.uncovered_ahead(part);
-                    if !uncovered.is_empty() {
-                        return Begun::Uncovered(uncovered);
-                    }
-                }
                 ack.in_use = in_use;
                 if in_use == InUse::Yes && ack.kept.is_none() {
                     state.inode(asked).uses.open_at_server = InUse::Yes;
@@ -292,8 +292,7 @@ impl Inner {
         let mut in_use = InUse::No;
         let mut acks = Vec::new();
         for (part, used) in job.parts.iter().zip(used) {
-            let told_in = state.peek(part.fid).map(|inode| inode.log.told_in);
-            state.behind.note_shared(told_in.unwrap_or_default());
+            state.note_shared(part.fid);
             let used = state.bring_down(part, used);
             if part.fid == job.fid {
                 in_use = used;
@@ -352,8 +351,8 @@ enum Begun {
     Gone(RecallAck),
     /// It is worked on already.
     Running,
-    /// Nothing of what is asked for is covered here, and the server lacks something of these, which are not either: it may take
-    /// what was given back, or never came, for what covers them.
+    /// The server lacks something of these, which nothing covers here: it may take what is asked for, and was given back, or
+    /// never came, or did not stay where they were moved, for what covers them.
     Uncovered(Vec<Fid>),
     Job(Job),
 }

@@ -29,7 +29,7 @@ pub use mount::{
     find_mount, guard, list_mounts, remount, unescape, visit,
 };
 pub use notify::Hooks;
-pub use wire::Cores;
 pub use wire::close_on_exec;
 pub use wire::connection::{Transport, TransportChoice};
+pub use wire::{Cores, DESCRIPTORS_MAX};
 pub use wire::{Obstacle, RequestTimeout, URING_SWITCH, auto_obstacles};

@@ -14,7 +14,7 @@ use soda_fuse::wire::device::Device;
 use soda_fuse::wire::{Agreement, Cores, HandedQueues, Readers};
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -28,8 +28,8 @@ const HEIR: &str = "SODA_TEST_DAEMON_HEIR";
 /// More than a queue has entries to begin with.
 const CROWD: usize = 300;
 const READERS: u64 = 40;
-/// As the rest of the kernel's requests.
-const THREADS: Readers = Readers { threads: 1, cores: Cores::Free };
+/// As many as of the daemons before, over the device.
+const THREADS: Readers = Readers { threads: 3, cores: Cores::Free };
 
 /// What a daemon is told. All reads from now on wait.
 const HOLD: &str = "hold";
@@ -52,8 +52,8 @@ const RELEASE: &str = "release";
 /// Have the kernel know a file.
 const DECOY: &str = "decoy";
 
-/// Process, its descriptor of the device, what was agreed on, queues, reads that wait.
-type Estate = (u32, i32, Agreement, Option<HandedQueues>, Vec<u64>);
+/// Process, its descriptors of the device, what was agreed on, queues, reads that wait.
+type Estate = (u32, Vec<i32>, Agreement, Option<HandedQueues>, Vec<u64>);
 
 #[test]
 #[ignore = "a process of the other tests"]
@@ -70,11 +70,14 @@ fn daemon() {
     obey(|order| match (order.strip_prefix(TAKE), &mount) {
         (Some(estate), None) => {
             let estate: Estate = decode(&std::fs::read(estate).unwrap()).unwrap();
-            let (process, device, agreement, queues, reads) = estate;
+            let (process, devices, agreement, queues, reads) = estate;
             let process = Pid::from_raw(process as i32).unwrap();
             let process = pidfd_open(process, PidfdFlags::empty()).unwrap();
-            let device = Device::new(pidfd_getfd(process, device, PidfdGetfdFlags::empty()).unwrap());
-            inherited = Some(Inherited::prepare(&device, agreement, THREADS, queues.as_ref()).unwrap());
+            let passed = |device| pidfd_getfd(&process, device, PidfdGetfdFlags::empty()).unwrap();
+            let mut devices = devices.into_iter().map(passed);
+            let (device, clones) = (Device::new(devices.next().unwrap()), devices.collect());
+            let prepared = Inherited::prepare(&device, clones, agreement, THREADS, queues.as_ref());
+            inherited = Some(prepared.unwrap());
             waiting = reads;
         }
         (None, None) => {
@@ -110,8 +113,8 @@ fn carry_out(order: &str, mount: &NullMount, waiting: &mut Vec<u64>) {
                 serving.empty_queues(LIMIT).unwrap();
                 let queues = serving.hand_over_queues().unwrap();
                 let reads = mount.fs.held_reads().into_iter().chain(waiting.iter().copied()).collect();
-                let device = mount.device.as_fd().as_raw_fd();
-                let estate: Estate = (std::process::id(), device, mount.agreement, queues, reads);
+                let devices = serving.descriptors().map(|device| device.as_raw_fd()).collect();
+                let estate: Estate = (std::process::id(), devices, mount.agreement, queues, reads);
                 std::fs::write(file, encode(&estate).unwrap()).unwrap();
             }
             None => {
@@ -321,6 +324,62 @@ fn where_all_that_have_entries_wait_the_next_process_has_entries_for_others() {
         wait_until("all are answered", || answered.load(Ordering::Relaxed) == CROWD as u64);
     });
     drop(file);
+    unmount_at(dir.path());
+}
+
+/// What is in hand was read from several descriptors, each of which has to answer for its own; also in the process after the
+/// next.
+#[test]
+fn who_waits_while_a_mount_over_the_device_passes_on_twice_is_answered() {
+    if !can_mount() {
+        return;
+    }
+    let (dir, scratch) = (new_dir(), tempfile::tempdir().unwrap());
+    let estate = scratch.path().join("estate");
+    let mut daemon = Daemon::start(dir.path(), Transport::Dev);
+    let mut heirs = vec![heir(dir.path()), heir(dir.path())];
+    daemon.order(HOLD);
+    let file = |number: u64| dir.path().join(number.to_string());
+    let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let _rescue = Rescue { process: None, dir: dir.path() };
+        let _stop = StopOnDrop(&stop);
+        // They also wake the threads that are to rest.
+        for number in 0..8 {
+            let (path, stop) = (file(100 + number), &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    assert!(path.metadata().unwrap().is_file());
+                }
+            });
+        }
+        let read = |numbers: Range<u64>| {
+            for number in numbers {
+                let (path, answered) = (file(number * 2), &answered);
+                scope.spawn(move || {
+                    File::open(path).unwrap().read_exact_at(&mut [0; 1], 0).unwrap();
+                    answered.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+        };
+        let mut readers = 0;
+        for _ in 0..2 {
+            read(readers..readers + READERS);
+            readers += READERS;
+            wait_until("all readers wait", || waiting(dir.path()) >= readers as usize);
+            let held = daemon.descriptors();
+            daemon.order(REST);
+            daemon.order(&format!("{LEAVE}{}", estate.display()));
+            let mut next = heirs.pop().unwrap();
+            next.order(&format!("{TAKE}{}", estate.display()));
+            next.order(BEGIN_AND_HOLD);
+            bury(std::mem::replace(&mut daemon, next));
+            assert_eq!((daemon.descriptors(), held), (3, 3), "one for each thread that reads");
+        }
+        assert_eq!(answered.load(Ordering::Relaxed), 0);
+        daemon.order(RELEASE);
+        wait_until("all are answered", || answered.load(Ordering::Relaxed) == readers);
+    });
     unmount_at(dir.path());
 }
 

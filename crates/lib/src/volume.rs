@@ -46,7 +46,8 @@ impl Volume {
     /// Tells the server what it has not heard of, gives everything back, and says goodbye. Afterwards every call fails with EIO,
     /// those of clones, too. Waits for the server as long as it goes on taking changes, half a minute from when it does not.
     ///
-    /// Without this, dropping the last clone closes the connection: delayed changes that are in no cache directory are lost then.
+    /// Without this, dropping the last clone has the runtime tell them, if they are in no cache directory, and nobody hears how
+    /// that ends: where the runtime ends first, or the server is away, they are lost, with a warning in the log.
     ///
     /// # Errors
     /// [`Unfinished`]: what it did not take.

@@ -123,6 +123,8 @@ pub enum Sabotage {
     KeepBelow,
     /// Such a part is given back before what was done below has been sent.
     AnswerPartBeforeFlush,
+    /// Or before what is to be told of what no lease is known to cover.
+    AnswerUncovered,
     /// After a restart of the server deep leases are claimed whole, whatever it has lost of what they cover.
     ReclaimWhole,
     /// Who has had an inode removed goes on to serve it from its caches.
@@ -131,7 +133,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// Found with [`SimConfig::deep`](crate::SimConfig::deep).
-    pub const DEEP: [Sabotage; 7] = [
+    pub const DEEP: [Sabotage; 8] = [
         Sabotage::ForgetHoles,
         Sabotage::MovesUntold,
         Sabotage::LinksUntold,
@@ -139,6 +141,7 @@ impl Sabotage {
         Sabotage::AnswerPartBeforeFlush,
         Sabotage::ReclaimWhole,
         Sabotage::KeepRemoved,
+        Sabotage::AnswerUncovered,
     ];
 
     /// Found with [`SimConfig::behind`](crate::SimConfig::behind).
@@ -259,6 +262,7 @@ impl Sabotage {
             | Sabotage::LinksUntold
             | Sabotage::KeepBelow
             | Sabotage::AnswerPartBeforeFlush
+            | Sabotage::AnswerUncovered
             | Sabotage::ReclaimWhole => Property::Durable,
             Sabotage::SyncBeforeFlush
             | Sabotage::SyncNothing

@@ -160,6 +160,8 @@ mkfifo fifo; touch gone; rm "$other/gone"; is "$(ls)" "$(printf 'big\ndir\nfifo\
 flock link sh -c "! flock -n '$other/link' true"; flock -n "$other/link" true
 soda status | grep -q "$HERE/one "
 soda status --json | grep -q "\"transport\": *\"$TRANSPORT\""
+count() { soda status --json | grep -o "\"kernel_$1\": *[0-9]*" | head -n1 | tr -dc 0-9; }
+is "$(count descriptors)" "$(count readers)"
 soda stats "$HERE/one" --once >/dev/null; soda sync "$HERE/one" >/dev/null
 kill -9 $daemon; wait $daemon || true
 cd "$HERE"; until ls one/home 2>&1 | grep -q 'not connected'; do sleep 0.05; done

@@ -11,7 +11,10 @@ use crate::log::disk::{Aside, DiskLog};
 use soda_oplog::segments::{Header, Safety};
 use soda_oplog::{Applied, Change, DigestId, Object, Place, Record};
 use soda_protocol::{Lsn, OpId, SessionWelcome};
-use soda_types::{Errno, Fid, FsError, LeasePart, Monotonic, Recall, Scope, Sequence, Slot, Version};
+use soda_types::{
+    Epoch, Errno, Fid, FsError, Grant, LeasePart, Mode, Monotonic, Recall, Scope, Sequence, Slot, Term,
+    Version,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,6 +115,15 @@ impl State {
             is_known && !self.holder.is_exclusive(*fid)
         };
         touched.into_iter().filter(uncovered).collect()
+    }
+
+    /// What to claim of a new run of the server beside the leases held: what the server was told of, and lacks something of, and
+    /// whose lease never came. Nobody else was let in to it.
+    pub(crate) fn told_ahead(&self) -> Vec<Grant> {
+        let told = |inode: &Inode| inode.log.origin == Origin::Told && inode.log.records > 0;
+        let all = self.inodes().filter(|(fid, inode)| told(inode) && !self.holder.is_exclusive(**fid));
+        let (scope, mode, epoch, term) = (Scope::Node, Mode::Write, Epoch(1), Term::Session);
+        all.map(|(fid, _)| Grant { fid: *fid, scope, mode, epoch, term }).collect()
     }
 
     /// The server has lost changes of these inodes that were not in the log, each after the record that is named with it.

@@ -44,14 +44,15 @@ impl Inner {
         }
     }
 
-    /// A deep lease is asked for that is not held here: with the answer the server would refuse what only that covers, as far as
-    /// it knows. So that goes first.
+    /// Part of a deep lease is asked for: with the answer the server would refuse what only that covers, as far as it knows, and
+    /// nothing as far as is known here. So that goes first, and the lease holder hears of the question after it.
     pub(super) fn tell_uncovered(self: &Arc<Inner>, recall: &Recall, fids: Vec<Fid>) {
         let (inner, recall) = (Arc::clone(self), recall.clone());
         self.runtime.spawn(async move {
             let part = |fid: Fid| Part { fid, keep: None, plan: Plan::default() };
             let parts: Vec<Part> = fids.into_iter().map(part).collect();
             inner.flush_for_recall(recall.asked(), &parts).await;
+            parts.iter().for_each(|part| crate::lock(&inner.state).note_shared(part.fid));
             inner.work_on_recalls(&[recall], Asked::AfterTelling);
         });
     }
@@ -126,6 +127,12 @@ fn fids_of(parts: &[Part]) -> impl Iterator<Item = Fid> {
 }
 
 impl State {
+    /// Others are let in to it: what the server has been told of it cannot be told again.
+    pub(super) fn note_shared(&mut self, fid: Fid) {
+        let told_in = self.peek(fid).map(|inode| inode.log.told_in);
+        self.behind.note_shared(told_in.unwrap_or_default());
+    }
+
     /// Whether the server has to be told of something of these before others may see them, or its disk to have it.
     pub(super) fn owes(&self, parts: &[Part]) -> bool {
         !self.untold(parts).is_empty() || self.is_promised(fids_of(parts))

@@ -5,7 +5,7 @@ use crate::cache::State;
 use crate::cache::inode::Inode;
 use crate::inner::Inner;
 use crate::kernel::Plan;
-use soda_types::{Fid, InUse, Mode, RecallAck};
+use soda_types::{Fid, InUse, LeasePart, Mode, RecallAck};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,7 +51,8 @@ impl Inner {
         };
         // What a digest makes may be covered by it, and what was met meanwhile the kernel has not dropped.
         let met = state.covers_more(root, &parts);
-        if parts.iter().all(quiet) && !met && state.behind.digest_under_way().is_none() {
+        let quiet = parts.iter().all(quiet) && state.uncovered_ahead(LeasePart::tree(root)).is_empty();
+        if quiet && !met && state.behind.digest_under_way().is_none() {
             acks.extend(state.holder.release_deep(root));
         }
         parts.iter().for_each(|part| state.repin(part.fid));

@@ -9,7 +9,7 @@ use crate::cache::inode::Inode;
 use crate::inner::Inner;
 use soda_lease::holder::Scan;
 use soda_protocol::Note;
-use soda_types::{Fid, Mode};
+use soda_types::{Fid, LeasePart, Mode};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -84,7 +84,8 @@ impl Inner {
             state.repin(*fid);
         }
         let covered: Vec<Fid> = parts.iter().map(|part| part.fid).collect();
-        if overtaken || state.covers_more(lease, &parts) || !state.may_be_lowered(&covered) {
+        let uncovered = !state.uncovered_ahead(LeasePart::tree(lease)).is_empty();
+        if overtaken || uncovered || state.covers_more(lease, &parts) || !state.may_be_lowered(&covered) {
             return Tried::Busy;
         }
         let Some(lowered) = state.holder.lower_deep(lease) else { return Tried::InVain };

@@ -211,7 +211,8 @@ async fn reclaim(
         // From here on the server decides: it hears of all locks now.
         state.delegate.leave_all();
         state.hold_what_is_there_again();
-        let grants = state.holder.reclaim_list(inner.now());
+        let mut grants = state.holder.reclaim_list(inner.now());
+        grants.extend(state.told_ahead());
         let versioned = |grant: Grant| {
             // With nothing cached any version would do; the newest seen is the likeliest to be taken. Of what was changed here
             // the server has another one than the caches.

@@ -67,6 +67,93 @@ async fn what_is_rare_costs_no_message_either() {
     assert_eq!(b.getxattr(left, b"user.gone").await.unwrap_err().errno, Errno::NoData);
 }
 
+/// Changes of each kind, of what the server has been told of already: one node of each kind, made and told before.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_server_knows_is_changed_without_a_message_too() {
+    let cell = Cell::deep();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let dir = mkdir(&a, a.root(), "d").await;
+    let (left, right) = (mkdir(&a, dir, "left").await, mkdir(&a, dir, "right").await);
+    for (text, kind) in [("fifo", FileKind::Fifo), ("socket", FileKind::Socket), ("link", FileKind::Symlink)]
+    {
+        let target = if kind == FileKind::Symlink { b"x".to_vec() } else { Vec::new() };
+        node(&a, dir, text, NewNode { target, ..new_node(kind) }).await;
+    }
+    for text in
+        ["removed", "replaced", "replacing", "away", "linked", "swapped", "cut", "grown", "holed", "open"]
+    {
+        make(&a, dir, text, "0123456789").await;
+    }
+    mkdir(&a, dir, "empty").await;
+    let fid_of = async |text: &str| find(&a, &["d", text]).await.unwrap();
+    let (linked, cut, grown, holed) =
+        (fid_of("linked").await, fid_of("cut").await, fid_of("grown").await, fid_of("holed").await);
+    a.setxattr(linked, b"user.a", b"1", SetXattr::Create, KillPriv::Keep).await.unwrap();
+    a.sync_all().await.unwrap();
+    let (before, digests) = (sent(&a), a.stats().count("msg_digest"));
+    let mut last = before;
+    let mut costs = |what: &str| {
+        let now = sent(&a);
+        assert_eq!(now - std::mem::replace(&mut last, now), 0, "{what}: {:?}", a.stats());
+    };
+    for text in ["removed", "fifo", "socket", "link"] {
+        a.unlink(dir, &name(text)).await.unwrap();
+        costs(text);
+    }
+    a.rmdir(dir, &name("empty")).await.unwrap();
+    costs("rmdir");
+    a.rename(dir, &name("replacing"), dir, &name("replaced"), RenameHow::Plain).await.unwrap();
+    costs("rename over a file");
+    a.rename(dir, &name("away"), left, &name("away"), RenameHow::Plain).await.unwrap();
+    costs("rename into another directory");
+    a.rename(dir, &name("left"), right, &name("left"), RenameHow::Plain).await.unwrap();
+    costs("a directory into another one");
+    a.rename(dir, &name("swapped"), dir, &name("right"), RenameHow::Exchange).await.unwrap();
+    costs("exchange");
+    a.link(linked, right, &name("second")).await.unwrap();
+    costs("link");
+    a.setxattr(linked, b"user.a", b"2", SetXattr::Replace, KillPriv::Keep).await.unwrap();
+    a.setxattr(linked, b"user.b", b"3", SetXattr::Create, KillPriv::Keep).await.unwrap();
+    a.removexattr(linked, b"user.a").await.unwrap();
+    costs("extended attributes");
+    let time = Some(SetTime::At(Timestamp::new(1_000_000_000, 5)));
+    a.setattr(linked, SetAttr { atime: time, mtime: time, ..SetAttr::default() }).await.unwrap();
+    a.setattr(linked, SetAttr { perm: Some(0o600), uid: Some(7), gid: Some(8), ..SetAttr::default() })
+        .await
+        .unwrap();
+    a.setattr(right, SetAttr { perm: Some(0o700), ..SetAttr::default() }).await.unwrap();
+    costs("attributes");
+    a.setattr(cut, SetAttr { size: Some(3), ..SetAttr::default() }).await.unwrap();
+    a.setattr(grown, SetAttr { size: Some(12), ..SetAttr::default() }).await.unwrap();
+    costs("sizes");
+    let file = a.open(holed, OpenMode::ReadWrite).await.unwrap();
+    a.fallocate(&file, 2, 3, Allocate::PunchHole, KillPriv::Keep).await.unwrap();
+    a.fallocate(&file, 6, 2, Allocate::ZeroRange, KillPriv::Keep).await.unwrap();
+    a.fallocate(&file, 0, 20, Allocate::Extend, KillPriv::Keep).await.unwrap();
+    costs("fallocate");
+    write(&a, &file, 1, "w").await;
+    costs("write");
+    let opened = a.open(fid_of("open").await, OpenMode::ReadWrite).await.unwrap();
+    a.unlink(dir, &name("open")).await.unwrap();
+    write(&a, &opened, 0, "still").await;
+    costs("unlink and write of an open file");
+    assert_eq!(a.stats().count("msg_digest"), digests, "{:?}", a.stats());
+    assert_eq!(read(&a, &opened).await, "still56789");
+
+    for gone in ["removed", "fifo", "socket", "link", "empty", "replacing", "away", "left", "open"] {
+        assert_eq!(find(&b, &["d", gone]).await, None, "{gone}");
+    }
+    assert_eq!(find(&b, &["d", "swapped", "second"]).await, Some(linked));
+    assert_eq!(contents(&b, &["d", "swapped", "left", "away"]).await, "0123456789");
+    let theirs = b.getattr(linked).await.unwrap().value;
+    let shown = (theirs.nlink, theirs.perm, theirs.uid, theirs.gid, theirs.mtime);
+    assert_eq!(shown, (2, 0o600, 7, 8, Timestamp::new(1_000_000_000, 5)));
+    assert_eq!(b.listxattr(linked).await.unwrap(), [b"user.b".to_vec()]);
+    assert_eq!(contents(&b, &["d", "cut"]).await, "012");
+    assert_eq!(contents(&b, &["d", "grown"]).await, "0123456789\0\0");
+    assert_eq!(contents(&b, &["d", "holed"]).await, format!("0w\0\0\05\0\089{}", "\0".repeat(10)));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_file_skips_is_known_to_be_zeros() {
     let cell = Cell::start();

@@ -3,8 +3,8 @@
 use crate::common::{name, new_node};
 use bytes::{Bytes, BytesMut};
 use soda_client::{
-    BootClock, Client, ClientConfig, Clock, KernelHooks, NoKernel, OpenFile, OpenMode, Stream, Transport,
-    WriteBehind, WritePolicy,
+    BootClock, Client, ClientConfig, Clock, Fsync, KernelHooks, NoKernel, OpenFile, OpenMode, Stream,
+    Transport, WriteBehind, WritePolicy,
 };
 use soda_protocol::*;
 use soda_types::{
@@ -13,6 +13,7 @@ use soda_types::{
 };
 use std::future::Future;
 use std::io;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -261,6 +262,17 @@ impl Script {
         let behind = WriteBehind { max_age: Duration::from_secs(3600), ..WriteBehind::default() };
         let write = WritePolicy::Behind(behind);
         let config = ClientConfig { data_connections: 0, write, ..ClientConfig::new("scripted:1", "main") };
+        Script::start_as(config, Box::new(NoKernel), Arc::new(BootClock)).await
+    }
+
+    /// As [`Script::writing_behind`]: its own disk is enough for fsync, with what it has in this directory.
+    pub(crate) async fn syncing_here(cache: &Path) -> Script {
+        let max_age = Duration::from_secs(3600);
+        let behind = WriteBehind { max_age, fsync: Fsync::Local, ..WriteBehind::default() };
+        let write = WritePolicy::Behind(behind);
+        let mut config =
+            ClientConfig { data_connections: 0, write, ..ClientConfig::new("scripted:1", "main") };
+        config.cache.dir = Some(cache.to_owned());
         Script::start_as(config, Box::new(NoKernel), Arc::new(BootClock)).await
     }
 

@@ -14,19 +14,21 @@
 //! asks for meanwhile it keeps: who uses the mount waits, and sees nothing else of it. From *yours* on nobody can go on if the
 //! new one does not: so all that can fail comes before *ready*, and [`ReadyHeir::begin`](super::ReadyHeir::begin) cannot.
 //!
+//! A wait for a lock is answered on the descriptor of /dev/fuse that it was read from ([`crate::wire`]): so all of them pass.
+//!
 //! Over io_uring the requests are in memory of the old process, so they are part of the state ([`crate::wire::HandedQueues`]): it
 //! takes all that the kernel has of its own, writes that down, and the new one answers in its place.
 
 use crate::fs::HandedFiles;
 use crate::wire::connection::InheritError;
 use crate::wire::device::MAX_WRITE;
-use crate::wire::{Agreement, HandedQueues};
+use crate::wire::{Agreement, DESCRIPTORS_MAX, HandedQueues};
 use serde::{Deserialize, Serialize};
 use soda_client::handover::{self, HandedClient, Unreadable};
 use std::io;
 
 /// Of what passes. Another number is not understood: it changes with every change of what is handed over.
-pub const HANDOVER_FORMAT: u32 = 4;
+pub const HANDOVER_FORMAT: u32 = 5;
 
 /// Why what another process handed over cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +51,8 @@ pub enum HandOverError {
 pub(super) struct Handed {
     pub(super) agreement: Agreement,
     max_write: u32,
+    /// Descriptors of /dev/fuse, the first of those that come with this.
+    pub(super) of_device: usize,
     pub(super) client: HandedClient,
     pub(super) files: HandedFiles,
     /// Over io_uring.
@@ -58,11 +62,12 @@ pub(super) struct Handed {
 impl Handed {
     pub(super) fn new(
         agreement: Agreement,
+        of_device: usize,
         client: HandedClient,
         files: HandedFiles,
         queues: Option<HandedQueues>,
     ) -> Handed {
-        Handed { agreement, max_write: MAX_WRITE, client, files, queues }
+        Handed { agreement, max_write: MAX_WRITE, of_device, client, files, queues }
     }
 
     pub(super) fn encode(&self) -> Result<Vec<u8>, HandOverError> {
@@ -73,6 +78,9 @@ impl Handed {
         let handed: Handed = handover::decode(bytes)?;
         if handed.max_write > MAX_WRITE {
             return Err(HandOverError::MaxWrite(handed.max_write));
+        }
+        if !(1..=DESCRIPTORS_MAX).contains(&handed.of_device) {
+            return Err(HandOverError::Impossible("descriptors of the device that it cannot have"));
         }
         handed.files.check().map_err(HandOverError::Impossible)?;
         let counts = handed.client.can_go_on() && handed.queues.iter().all(HandedQueues::can_go_on);
@@ -88,7 +96,7 @@ mod tests {
     use super::*;
 
     /// The number of the form, and bytes of it: in hexadecimal, and what they say.
-    const SAMPLE: (u32, &str) = (4, include_str!("../../testdata/handed-4.txt"));
+    const SAMPLE: (u32, &str) = (5, include_str!("../../testdata/handed-5.txt"));
 
     fn bytes_of(hex: &str) -> Vec<u8> {
         let digits: Vec<u8> = hex.chars().filter_map(|digit| digit.to_digit(16)).map(|it| it as u8).collect();

@@ -46,10 +46,16 @@ struct Crew {
 }
 
 impl Crew {
-    fn start(device: OwnedFd, handed: &Handed, config: &MountConfig) -> Result<Crew, HandOverError> {
+    /// `clones`: further descriptors of `device`.
+    fn start(
+        device: OwnedFd,
+        clones: Vec<OwnedFd>,
+        handed: &Handed,
+        config: &MountConfig,
+    ) -> Result<Crew, HandOverError> {
         let readers = Readers { threads: config.threads, cores: config.cores };
         let (device, queues) = (Device::new(device), handed.queues.as_ref());
-        let connection = Inherited::prepare(&device, handed.agreement, readers, queues)?;
+        let connection = Inherited::prepare(&device, clones, handed.agreement, readers, queues)?;
         let forgets = Spare::start("fuse-forget").map_err(HandOverError::Threads)?;
         let notifying = notify::threads().map_err(HandOverError::Threads)?;
         Ok(Crew { connection, forgets, notifying, guard: config.guard, visitor: config.visitor })
@@ -67,11 +73,13 @@ impl Heir {
         config: &MountConfig,
     ) -> Result<Heir, HandOverError> {
         let handed = Handed::decode(state)?;
-        let (expected, found) = (1 + handed.client.descriptors(), descriptors.len());
+        let expected = handed.of_device.saturating_add(handed.client.descriptors());
+        let found = descriptors.len();
         let mut descriptors = descriptors.into_iter();
         match descriptors.next() {
             Some(device) if expected == found => {
-                let crew = Crew::start(device, &handed, config)?;
+                let clones = descriptors.by_ref().take(handed.of_device - 1).collect();
+                let crew = Crew::start(device, clones, &handed, config)?;
                 Ok(Heir { handed, locks: descriptors.collect(), crew })
             }
             _ => Err(HandOverError::Descriptors { expected, found }),
@@ -103,7 +111,7 @@ impl ReadyHeir {
         let (inner, runtime) = (fs.inner().clone(), Handle::current());
         let guarded = Arc::new(Guarded::new(fs.clone(), &device, dir, (guard, visitor)));
         let served = connection.serve(guarded.clone(), &runtime);
-        let mount = Mount::served(fs, (device, agreement), (dir.to_path_buf(), visitor), guarded, served);
+        let mount = Mount::served(fs, agreement, (dir.to_path_buf(), visitor), guarded, served);
         inner.take_up_waits();
         let (notifier, forgotten) = (inner.notifier.clone(), client.clone());
         forgets.run(move || {

@@ -84,11 +84,12 @@ impl Mount {
         let let_go = tokio::time::timeout(LETTING_GO, fs.client.let_go()).await;
         let (client, locks) = let_go.map_err(|_| StayError::Silent)?.map_err(StayError::Untold)?;
         let queues = serving.hand_over_queues()?;
-        let handed = Handed::new(self.agreement, client, fs.hand_over().await, queues);
-        let device =
-            fcntl_dupfd_cloexec(&*self.device, 3).map_err(|error| StayError::Device(error.into()))?;
+        let of_device: Result<Vec<_>, _> =
+            serving.descriptors().map(|descriptor| fcntl_dupfd_cloexec(descriptor, 3)).collect();
+        let of_device = of_device.map_err(|error| StayError::Device(error.into()))?;
+        let handed = Handed::new(self.agreement, of_device.len(), client, fs.hand_over().await, queues);
         leaving.state = handed.encode()?;
-        leaving.descriptors = std::iter::once(device).chain(locks).collect();
+        leaving.descriptors = of_device.into_iter().chain(locks).collect();
         tracing::info!(took = ?leaving.since.elapsed(), bytes = leaving.state.len(), "ready to be taken over");
         Ok(leaving)
     }

@@ -120,7 +120,6 @@ pub struct Mount {
     fs: FileSystem,
     serving: Option<Serving>,
     transport: Transport,
-    device: Arc<Device>,
     agreement: Agreement,
     guarded: Arc<Guarded>,
 }
@@ -147,7 +146,8 @@ impl Mount {
             (TransportChoice::Auto, Cores::Follow) => TransportChoice::Only(Transport::Dev),
             (transport, _) => transport,
         };
-        let connection = Connection::negotiate(&device, transport)
+        let readers = Readers { threads: config.threads, cores: config.cores };
+        let connection = Connection::negotiate(&device, transport, readers)
             .map_err(|error| MountError::of(error, MountError::Negotiation))?;
         let agreement = connection.agreement();
         tracing::debug!(?agreement, "agreed with the kernel");
@@ -156,16 +156,10 @@ impl Mount {
         }
         let fs = file_system(client, hooks, (&device, agreement), connection.answers(), notifying, &dir);
         let guarded = Arc::new(Guarded::new(fs.clone(), &device, &dir, (config.guard, config.visitor)));
-        let readers = Readers { threads: config.threads, cores: config.cores };
-        let served = connection.serve(readers, guarded.clone(), &Handle::current());
+        let served = connection.serve(guarded.clone(), &Handle::current());
         let (serving, transport) = served.map_err(|error| MountError::of(error, MountError::Threads))?;
-        let mount = Mount::served(
-            fs,
-            (device, agreement),
-            (dir.clone(), config.visitor),
-            guarded,
-            (serving, transport),
-        );
+        let placed = (dir.clone(), config.visitor);
+        let mount = Mount::served(fs, agreement, placed, guarded, (serving, transport));
         if let Err(error) = table::set_read_ahead(&dir, READ_AHEAD_KIB) {
             tracing::info!(%error, "read-ahead stays at the kernel's default");
         }
@@ -176,17 +170,18 @@ impl Mount {
     /// Requests are read.
     fn served(
         fs: FileSystem,
-        (device, agreement): (Arc<Device>, Agreement),
+        agreement: Agreement,
         (dir, visitor): (PathBuf, Program),
         guarded: Arc<Guarded>,
         (serving, transport): (Serving, Transport),
     ) -> Mount {
         serving.hurry().into_iter().for_each(|hurry| fs.inner().notifier.attach(hurry));
-        tracing::info!(%transport, "the mount answers the kernel");
+        let (readers, descriptors) = (serving.readers(), serving.descriptors().count());
+        tracing::info!(%transport, readers, descriptors, "the mount answers the kernel");
         if transport == Transport::Uring {
             fs.inner().tasks.start_looking_around();
         }
-        Mount { dir, visitor, fs, serving: Some(serving), transport, device, agreement, guarded }
+        Mount { dir, visitor, fs, serving: Some(serving), transport, agreement, guarded }
     }
 
     pub fn dir(&self) -> &Path {
@@ -209,8 +204,13 @@ impl Mount {
 
     /// A handle for counters that outlives the mount.
     pub fn monitor(&self) -> Monitor {
-        let queues = self.serving.as_ref().and_then(Serving::queue_memory);
-        Monitor { fs: self.fs.clone(), queues }
+        let serving = self.serving.as_ref();
+        Monitor {
+            fs: self.fs.clone(),
+            readers: serving.map_or(0, Serving::readers),
+            descriptors: serving.map_or(0, |serving| serving.descriptors().count()),
+            queues: serving.and_then(Serving::queue_memory),
+        }
     }
 
     /// Takes the mount out of the tree of names. Who still uses it may go on; [`Mount::ended`] resolves when nobody does.
@@ -277,12 +277,18 @@ impl Drop for DetachOnDrop {
 #[derive(Clone, Debug)]
 pub struct Monitor {
     fs: FileSystem,
+    readers: usize,
+    descriptors: usize,
     queues: Option<QueueMemory>,
 }
 
 /// Counters of a mount's kernel side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct MountStats {
+    /// Threads that read /dev/fuse.
+    pub readers: usize,
+    /// Descriptors of /dev/fuse.
+    pub descriptors: usize,
     /// Requests of the kernel since the start.
     pub requests: u64,
     /// Requests that wait for something now.
@@ -311,6 +317,8 @@ impl Monitor {
         let of_queues = |count: fn(&QueueMemory) -> usize| self.queues.as_ref().map(count);
         let notified = fs.notifier.counters();
         MountStats {
+            readers: self.readers,
+            descriptors: self.descriptors,
             requests: fs.requests.load(Ordering::Relaxed),
             waiting: fs.tasks.len(),
             inodes: fs.nodes.len(),

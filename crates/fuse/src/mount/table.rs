@@ -235,7 +235,10 @@ mod tests {
         #[test]
         fn random_tables_do_not_panic(
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
-            lines in "([0-9]{0,12}( |:|\n|-|/|fuse\\.soda|user_id=|\\\\[0-9]{0,3}|fuse_connection:\t|,)){0,40}",
+            lines in concat!(
+                "([0-9]{0,12}( |:|\n|-|/|fuse\\.soda|user_id=[0-9]{0,12}|",
+                "\\\\[0-9]{0,3}|fuse_connection:\t[0-9]{0,12}|,)){0,40}",
+            ),
         ) {
             parse(&bytes);
             parse(lines.as_bytes());

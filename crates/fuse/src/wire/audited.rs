@@ -16,7 +16,9 @@ use io_uring::squeue::Entry128;
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::fs::{FileType, fstat, makedev};
 use rustix::io::Errno;
+use rustix::ioctl::{self, Opcode, Setter};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::Pid;
 use std::collections::{HashSet, VecDeque};
@@ -174,7 +176,8 @@ impl Room {
         let page = page_size() as usize;
         let [from, to] = [len, self.used].map(|len| (HEADER_SPACE + len).next_multiple_of(page));
         let unused = self.memory.as_ptr().wrapping_add(from).cast();
-        // SAFETY: whole pages of the memory, which is this value's; zero is as good there. No reference to it lives meanwhile.
+        // SAFETY: whole pages of the memory, which is this value's, and zero is as good there; no reference to it lives
+        // meanwhile.
         if unsafe { rustix::mm::madvise(unused, to - from, Advice::LinuxDontNeed) }.is_ok() {
             self.of_queue.changed(self.used, len);
             self.used = len;
@@ -511,6 +514,26 @@ pub fn close_on_exec() -> io::Result<()> {
     // SAFETY: takes numbers only. Nothing is closed in this process: who owns a descriptor has it as before.
     let result = unsafe { libc::close_range(3, libc::c_uint::MAX, flags) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes `fresh`, which was just opened, one more descriptor of the mount that `of` is one of (`FUSE_DEV_IOC_CLONE`).
+///
+/// # Errors
+/// `ENOTTY`: `fresh` is not of /dev/fuse, or Linux does not know the call. `EINVAL`: `of` is not of a mount, `fresh` is of one
+/// already, or Linux is older and they were opened in different user namespaces.
+pub(super) fn clone_device(fresh: BorrowedFd<'_>, of: BorrowedFd<'_>) -> io::Result<()> {
+    /// `Documentation/admin-guide/devices.txt`.
+    const FUSE: (u32, u32) = (10, 229);
+    const CLONE: Opcode = ioctl::opcode::read::<u32>(229, 0);
+    let stat = fstat(fresh)?;
+    let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+    if !is_device || stat.st_rdev != makedev(FUSE.0, FUSE.1) {
+        return Err(Errno::NOTTY.into());
+    }
+    let number = u32::try_from(of.as_raw_fd()).map_err(|_| Errno::BADF)?;
+    // SAFETY: `fresh` is of FUSE's device, which reads one `u32` for this call, and looks that descriptor up: it is open, as it
+    // is borrowed, and who owns it has it as before.
+    Ok(unsafe { ioctl::ioctl(fresh, Setter::<CLONE, u32>::new(number)) }?)
 }
 
 /// Of this machine, bytes. (rustix has it with a feature that nothing else needs.)

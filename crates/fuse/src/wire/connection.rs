@@ -2,6 +2,7 @@
 
 use super::abi::init;
 use super::agreement::Agreement;
+use super::descriptors::Descriptors;
 use super::device::{Device, Hello};
 use super::escort::Cores;
 use super::obstacle::{Obstacle, against_auto, machine_obstacles};
@@ -9,6 +10,7 @@ use super::serve::{Dispatcher, Readers, Serving, read_device, serve_device, spar
 use super::spare::Spare;
 use super::uring::{self, AnyQueue, HandedQueues, Inheritance, QueueFault, Uring};
 use super::{Handler, Sink, time_out};
+use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
@@ -83,18 +85,23 @@ pub enum ConnectError {
 #[derive(Debug)]
 pub struct Connection {
     device: Arc<Device>,
+    descriptors: Arc<Descriptors>,
+    readers: Readers,
     agreement: Agreement,
     choice: TransportChoice,
     uring: Option<Uring>,
-    answers: Arc<dyn Sink>,
 }
 
 impl Connection {
-    /// Answers the kernel's INIT.
+    /// Answers the kernel's INIT. `readers`: of a connection without io_uring.
     ///
     /// # Errors
     /// The device's own; a kernel older than 5.4; no io_uring although it was asked for.
-    pub fn negotiate(device: &Arc<Device>, choice: TransportChoice) -> Result<Connection, ConnectError> {
+    pub fn negotiate(
+        device: &Arc<Device>,
+        choice: TransportChoice,
+        readers: Readers,
+    ) -> Result<Connection, ConnectError> {
         let hello = device.hello()?;
         let uring = match (choice, prepare_uring(device, &hello, choice)) {
             (_, Ok(uring)) => uring,
@@ -112,11 +119,10 @@ impl Connection {
             optional |= init::REQUEST_TIMEOUT;
         }
         let agreement = device.accept(&hello, optional)?;
-        let answers: Arc<dyn Sink> = match &uring {
-            Some(uring) => answers_of(device, uring),
-            None => device.clone(),
-        };
-        Ok(Connection { device: device.clone(), agreement, choice, uring, answers })
+        // One that has io_uring, or was to have it, does with one.
+        let wanted = if uring.is_some() { 1 } else { readers.threads };
+        let (device, descriptors) = (device.clone(), Descriptors::new(device, Vec::new(), wanted));
+        Ok(Connection { device, descriptors, readers, agreement, choice, uring })
     }
 
     /// For tests: when this is served the kernel refuses entries of the queue with this number, if there are queues.
@@ -131,23 +137,23 @@ impl Connection {
 
     /// Where answers go, whatever their request came over.
     pub fn answers(&self) -> Arc<dyn Sink> {
-        self.answers.clone()
+        answers_of(&self.descriptors, &self.device, self.uring.as_ref())
     }
 
-    /// Starts the threads; `readers` are those of a connection without io_uring.
+    /// Starts the threads.
     ///
     /// # Errors
     /// No thread could be started; no io_uring although it was asked for.
     pub fn serve<H: Handler>(
         self,
-        readers: Readers,
         handler: Arc<H>,
         runtime: &Handle,
     ) -> Result<(Serving, Transport), ConnectError> {
         let dispatcher = Dispatcher::new(handler, &self.agreement);
-        let device =
-            |readers, uring: Option<&Uring>| serve_device(&self.device, readers, &dispatcher, uring, runtime);
-        let Some(uring) = self.uring else { return Ok((device(readers, None)?, Transport::Dev)) };
+        let device = |readers, uring: Option<&Uring>| {
+            serve_device(&self.descriptors, readers, &dispatcher, uring, runtime)
+        };
+        let Some(uring) = self.uring else { return Ok((device(self.readers, None)?, Transport::Dev)) };
         self.device.do_not_wait()?;
         let mut serving = device(READERS_BESIDE_URING, Some(&uring))?;
         let (hurry, leave) = (uring.hurry(), uring.leave());
@@ -163,7 +169,7 @@ impl Connection {
                 tracing::warn!(%error, "requests come over /dev/fuse: the kernel refuses queues of io_uring");
                 uring::decline(&self.device)?;
                 self.device.do_wait()?;
-                serving.join_later(device(readers, None)?);
+                serving.join_later(device(self.readers, None)?);
                 Ok((serving, Transport::Dev))
             }
         }
@@ -174,19 +180,22 @@ impl Connection {
 #[derive(Debug)]
 pub struct Inherited {
     device: Arc<Device>,
+    descriptors: Arc<Descriptors>,
     agreement: Agreement,
     readers: (Vec<Spare>, Cores),
     queues: Option<Inheritance>,
 }
 
 impl Inherited {
-    /// Starts all threads, which wait. `queues`: of a connection over io_uring ([`Serving::hand_over_queues`]); `readers` are
-    /// those of one without. Dropped, it leaves the connection alone.
+    /// Starts all threads, which wait. `clones`: what [`Serving::descriptors`] says behind `device`. `queues`: of a connection
+    /// over io_uring ([`Serving::hand_over_queues`]); `readers` are those of one without. Dropped, it leaves the connection
+    /// alone.
     ///
     /// # Errors
     /// A thread cannot be started, or the queues cannot be taken over.
     pub fn prepare(
         device: &Arc<Device>,
+        clones: Vec<OwnedFd>,
         agreement: Agreement,
         readers: Readers,
         queues: Option<&HandedQueues>,
@@ -195,7 +204,9 @@ impl Inherited {
         let queues = queues.map(|queues| Inheritance::prepare(device, queues));
         let queues = queues.transpose().map_err(InheritError::Queues)?;
         let spare = spare_readers(readers.threads).map_err(InheritError::Threads)?;
-        Ok(Inherited { device: device.clone(), agreement, readers: (spare, readers.cores), queues })
+        let clones = clones.into_iter().map(Device::new).collect();
+        let (device, descriptors) = (device.clone(), Descriptors::new(device, clones, readers.threads));
+        Ok(Inherited { device, descriptors, agreement, readers: (spare, readers.cores), queues })
     }
 
     pub fn device(&self) -> &Arc<Device> {
@@ -208,18 +219,15 @@ impl Inherited {
 
     /// Where answers go, whatever their request came over.
     pub fn answers(&self) -> Arc<dyn Sink> {
-        match &self.queues {
-            Some(queues) => answers_of(&self.device, queues.uring()),
-            None => self.device.clone(),
-        }
+        answers_of(&self.descriptors, &self.device, self.queues.as_ref().map(Inheritance::uring))
     }
 
     /// Goes on.
     pub fn serve<H: Handler>(self, handler: Arc<H>, runtime: &Handle) -> (Serving, Transport) {
-        let Inherited { device, agreement, readers, queues } = self;
+        let Inherited { descriptors, agreement, readers, queues, .. } = self;
         let dispatcher = Dispatcher::new(handler, &agreement);
         let uring = queues.as_ref().map(Inheritance::uring);
-        let mut serving = read_device(&device, readers, &dispatcher, uring, runtime);
+        let mut serving = read_device(&descriptors, readers, &dispatcher, uring, runtime);
         let Some(queues) = queues else { return (serving, Transport::Dev) };
         let (hurry, leave) = (queues.uring().hurry(), queues.uring().leave());
         serving.add(queues.start(&dispatcher, runtime), hurry, leave);
@@ -236,8 +244,11 @@ pub enum InheritError {
     Queues(io::Error),
 }
 
-fn answers_of(device: &Arc<Device>, uring: &Uring) -> Arc<dyn Sink> {
-    Arc::new(AnyQueue { device: device.clone(), queues: uring.queues() })
+fn answers_of(descriptors: &Arc<Descriptors>, device: &Arc<Device>, uring: Option<&Uring>) -> Arc<dyn Sink> {
+    match uring {
+        Some(uring) => Arc::new(AnyQueue { device: device.clone(), queues: uring.queues() }),
+        None => descriptors.clone(),
+    }
 }
 
 fn prepare_uring(

@@ -6,6 +6,7 @@ use super::obstacle::KernelSide;
 use super::request::{SetXattrForm, parse_header};
 use super::{MalformedRequest, Op, Sink, Unique, audited, time_out};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, splice};
 use std::fs::File;
@@ -13,6 +14,8 @@ use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
+
+const PATH: &str = "/dev/fuse";
 
 /// Most bytes in one write request.
 pub const MAX_WRITE: u32 = 1 << 20;
@@ -62,7 +65,7 @@ pub(super) enum Received {
     Unmounted,
 }
 
-/// The device of one mount.
+/// A descriptor of the device, of one mount.
 #[derive(Debug)]
 pub struct Device {
     fd: OwnedFd,
@@ -86,6 +89,16 @@ impl Hello {
 impl Device {
     pub fn new(fd: OwnedFd) -> Arc<Device> {
         Arc::new(Device { fd })
+    }
+
+    /// One more descriptor of the same mount. What is read from it is answered there.
+    ///
+    /// # Errors
+    /// /dev/fuse cannot be opened here, or Linux gives no other.
+    pub(super) fn another(&self) -> io::Result<Arc<Device>> {
+        let fresh = rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        audited::clone_device(fresh.as_fd(), self.as_fd())?;
+        Ok(Device::new(fresh))
     }
 
     /// Reads the kernel's INIT.
@@ -171,7 +184,8 @@ impl Device {
         }
     }
 
-    /// From now on a read that finds no message returns. It is so for all who have this device, other processes among them.
+    /// From now on a read that finds no message returns. It is so for all who have this descriptor, other processes among them,
+    /// and not for other descriptors of the mount.
     pub(super) fn do_not_wait(&self) -> io::Result<()> {
         Ok(rustix::io::ioctl_fionbio(&self.fd, true)?)
     }

@@ -1,12 +1,12 @@
 //! What the entries of a queue over io_uring take in memory, and when it is too much.
 //!
-//! Linux (6.18) gives the next request to the entry that was handed over last (`fuse_uring_ent_avail`). So after a crowd of
-//! large requests most entries are not used again for long, while their pages would stay. An entry's pages can be given back
-//! only before its answer is handed over: from then on the kernel may write the next request to them at any time. Therefore:
+//! Linux (6.18) gives the next request to the entry that was handed over last (`fuse_uring_ent_avail`). So after a crowd of large
+//! requests most entries are not used again for long, while their pages would stay. An entry's pages can be given back only
+//! before its answer is handed over: from then on the kernel may write the next request to them at any time. Therefore:
 //! - while the entries of a queue have more than [`LIMIT`], those that are answered give back what the answer does not need;
-//! - while more requests are under way, a large answer is put on a file in memory ([`EntryMemory::write`]), and the entry's pages
-//!   become private copies of those of the file. When it is handed over, a hole is made in the file: that takes the pages away,
-//!   but for those that the kernel has written to meanwhile, which are not the file's any more.
+//! - while more requests are under way, a large answer is put on a file in memory ([`EntryMemory::write`]), and the entry's
+//!   pages become private copies of those of the file. When it is handed over, a hole is made in the file: that takes the pages
+//!   away, but for those that the kernel has written to meanwhile, which are not the file's any more.
 //!
 //! The last of a crowd keep their pages, and are the ones that are used next. So a queue on which no more requests are under
 //! way at a time than that pays nothing. What it costs beyond is that of new pages, 0.4 ms for 1 MiB.

@@ -12,6 +12,7 @@ mod agreement;
 mod audited;
 mod buffers;
 pub mod connection;
+mod descriptors;
 pub mod device;
 mod entry_memory;
 mod escort;
@@ -27,6 +28,7 @@ mod uring;
 pub use abi::NodeId;
 pub use agreement::Agreement;
 pub use audited::close_on_exec;
+pub use descriptors::DESCRIPTORS_MAX;
 #[cfg(test)]
 pub(crate) use reply::some_attr;
 pub(crate) use reply::{Asked, kind_of_mode};

@@ -3,6 +3,7 @@
 use super::abi::{self, Fields};
 use super::agreement::Agreement;
 use super::buffers::BufferPool;
+use super::descriptors::Descriptors;
 use super::device::{Device, Received};
 use super::entry_memory::QueueMemory;
 use super::escort::{Cores, Hurry, Seat, escort};
@@ -12,6 +13,7 @@ use super::spare::Spare;
 use super::uring::{HandedQueues, Leave, NotEmptied, Uring};
 use super::{Handler, Header, MalformedRequest, Op, Reply, Request, Sink};
 use bytes::Bytes;
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use soda_client::Due;
 use std::io;
@@ -29,6 +31,8 @@ pub struct Serving {
     hurry: Option<Arc<dyn Hurry>>,
     pauses: Vec<Arc<Pause>>,
     queues: Option<Leave>,
+    descriptors: Arc<Descriptors>,
+    readers: usize,
 }
 
 /// The threads that read the device.
@@ -108,6 +112,16 @@ impl Serving {
         self.queues.as_ref().map(Leave::to_pass_on).transpose()
     }
 
+    /// Those of /dev/fuse, by which another process goes on; the one that the mount was made with comes first.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.descriptors.descriptors()
+    }
+
+    /// Threads that read /dev/fuse.
+    pub fn readers(&self) -> usize {
+        self.readers
+    }
+
     pub fn join(self) {
         for thread in self.threads {
             // An error: it panicked, which ends the process.
@@ -129,19 +143,19 @@ pub(crate) fn spare_readers(threads: usize) -> io::Result<Vec<Spare>> {
 /// # Errors
 /// A thread cannot be started.
 pub(super) fn serve_device<H: Handler>(
-    device: &Arc<Device>,
+    descriptors: &Arc<Descriptors>,
     readers: Readers,
     dispatcher: &Dispatcher<H>,
     uring: Option<&Uring>,
     runtime: &Handle,
 ) -> io::Result<Serving> {
     let threads = spare_readers(readers.threads)?;
-    Ok(read_device(device, (threads, readers.cores), dispatcher, uring, runtime))
+    Ok(read_device(descriptors, (threads, readers.cores), dispatcher, uring, runtime))
 }
 
 /// As [`serve_device`], with threads that are there.
 pub(super) fn read_device<H: Handler>(
-    device: &Arc<Device>,
+    descriptors: &Arc<Descriptors>,
     (threads, cores): (Vec<Spare>, Cores),
     dispatcher: &Dispatcher<H>,
     uring: Option<&Uring>,
@@ -152,19 +166,21 @@ pub(super) fn read_device<H: Handler>(
         Cores::Free => None,
     }
     .unzip();
-    let alive = Arc::new(AtomicUsize::new(threads.len()));
+    let readers = threads.len();
+    let alive = Arc::new(AtomicUsize::new(readers));
     let pause = Arc::new(Pause::new(alive.clone(), uring.map(Uring::bell)));
     let (ended, when_ended) = tokio::sync::watch::channel(false);
     let ended = Arc::new(ended);
     let queues = uring.map(Uring::queues).unwrap_or_default();
     let begin = |(number, thread): (usize, Spare)| {
-        let (device, dispatcher, pause) = (device.clone(), dispatcher.clone(), pause.clone());
+        let (device, descriptors) = (descriptors.of_reader(number).clone(), descriptors.clone());
+        let (dispatcher, pause) = (dispatcher.clone(), pause.clone());
         let (runtime, alive, ended, queues) = (runtime.clone(), alive.clone(), ended.clone(), queues.clone());
         let escort = escort.clone();
         thread.run(move || {
             let _context = runtime.enter();
             let seat = escort.as_ref().map(|escort| Seat::take(escort, number));
-            Worker { device, dispatcher, seat, pause }.run();
+            Worker { device, descriptors, dispatcher, seat, pause }.run();
             if alive.fetch_sub(1, Ordering::AcqRel) == 1 {
                 queues.iter().for_each(|queue| queue.end());
                 escort.inspect(|escort| escort.end());
@@ -180,14 +196,16 @@ pub(super) fn read_device<H: Handler>(
         }
     }
     let hurry = escort.map(|escort| -> Arc<dyn Hurry> { escort });
-    Serving { threads, ended: when_ended, hurry, pauses: vec![pause], queues: None }
+    let (pauses, descriptors) = (vec![pause], descriptors.clone());
+    Serving { threads, ended: when_ended, hurry, pauses, queues: None, descriptors, readers }
 }
 
 impl Serving {
-    /// Other threads that read the same device. They end when these end.
+    /// Other threads that read the same descriptors. They end when these end.
     pub(super) fn join_later(&mut self, other: Serving) {
         self.threads.extend(other.threads);
         self.pauses.extend(other.pauses);
+        self.readers += other.readers;
         self.hurry = self.hurry.take().or(other.hurry);
     }
 
@@ -311,6 +329,8 @@ fn refuse(operation: u32, error: MalformedRequest, reply: Reply) {
 
 struct Worker<H> {
     device: Arc<Device>,
+    /// All of the mount, `device` among them.
+    descriptors: Arc<Descriptors>,
     dispatcher: Dispatcher<H>,
     seat: Option<Seat>,
     pause: Arc<Pause>,
@@ -347,7 +367,11 @@ impl<H: Handler> Worker<H> {
         if let Some(seat) = &self.seat {
             seat.request(header.tid);
         }
-        let sink: Arc<dyn Sink> = self.device.clone();
+        let sink: Arc<dyn Sink> = match operation {
+            // Its answer is about another request, which any thread may have read.
+            abi::opcode::INTERRUPT => self.descriptors.clone(),
+            _ => self.device.clone(),
+        };
         let reply = Reply::new(header.unique, sink);
         if operation != abi::opcode::WRITE {
             self.dispatcher.request((operation, header, fields), reply);

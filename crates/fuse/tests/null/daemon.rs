@@ -1,6 +1,6 @@
 //! A process of its own that serves a file system: the ignored test `daemon` of the same program, which does what it is told.
 
-use super::{NullMount, UringOn, control, wait_until};
+use super::{NullMount, UringOn, control, descriptors_in, wait_until};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -67,6 +67,11 @@ impl Daemon<'_> {
 
     pub(crate) fn proc(&self, file: &str) -> PathBuf {
         Path::new("/proc").join(self.process.id().to_string()).join(file)
+    }
+
+    /// How many it has of /dev/fuse.
+    pub(crate) fn descriptors(&self) -> usize {
+        descriptors_in(&self.proc("fd"))
     }
 
     /// Of its first thread, as /proc shows it.

@@ -68,6 +68,11 @@ impl Null {
         reads.map(|(number, _)| *number).collect()
     }
 
+    pub(super) fn puts_off_interrupt(&self) -> bool {
+        let next = |left: u64| left.checked_sub(1);
+        self.put_off.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    }
+
     pub(super) fn interrupt(&self, unique: u64) {
         self.interrupts.fetch_add(1, Ordering::Relaxed);
         let mut held = self.held.lock().unwrap();

@@ -64,6 +64,8 @@ pub(crate) struct Null {
     pub(crate) requests: AtomicU64,
     pub(crate) forgets: AtomicU64,
     pub(crate) interrupts: AtomicU64,
+    /// So many more INTERRUPTs the kernel is to send again.
+    pub(crate) put_off: AtomicU64,
     pub(crate) written: AtomicU64,
     /// Bytes that were asked for.
     pub(crate) read: AtomicU64,
@@ -195,17 +197,20 @@ impl Handler for NullFs {
         let is_root = node.0 == ROOT && null.keeps_root.load(Ordering::Relaxed);
         let valid = if is_root { VALID } else { validity(node.0) };
         let due = || null.due.lock().unwrap().filter(|_| node.0 != ROOT);
-        // Not one that was answered before it was told to, and has not come to this.
+        // Who was answered before anybody said so stops nowhere.
         let stop_behind = |due: Option<Due>| {
             if due.is_some() {
                 null.wait_at(Place::Behind);
             }
         };
         match request.op {
-            Op::Interrupt { unique } => {
-                null.interrupt(unique);
-                reply.none();
-            }
+            Op::Interrupt { unique } => match null.puts_off_interrupt() {
+                true => reply.error(Errno::TryAgain),
+                false => {
+                    null.interrupt(unique);
+                    reply.none();
+                }
+            },
             Op::Forget { .. } => {
                 null.forgets.fetch_add(1, Ordering::Relaxed);
                 reply.none();
@@ -373,18 +378,28 @@ impl NullMount {
         readers: Readers,
         runtime: &tokio::runtime::Handle,
     ) -> Result<NullMount, ConnectError> {
-        let fd: OwnedFd =
-            rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        NullMount::start_on(open_device(), first, dir, choice, readers, runtime)
+    }
+
+    /// With this descriptor of /dev/fuse.
+    pub(crate) fn start_on(
+        fd: OwnedFd,
+        first: impl FnOnce(&mut Connection),
+        dir: &Path,
+        choice: TransportChoice,
+        readers: Readers,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<NullMount, ConnectError> {
         let data = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", fd.as_raw_fd());
         let data = std::ffi::CString::new(data).unwrap();
         rustix::mount::mount("null", dir, "fuse.null", MountFlags::NOATIME, data.as_c_str()).unwrap();
         let device = Device::new(fd);
         let fs = NullFs::default();
         fs.0.dir.set(dir.to_owned()).unwrap();
-        let served = Connection::negotiate(&device, choice).and_then(|mut connection| {
+        let served = Connection::negotiate(&device, choice, readers).and_then(|mut connection| {
             first(&mut connection);
             let (agreement, answers) = (connection.agreement(), connection.answers());
-            Ok((connection.serve(readers, Arc::new(fs.clone()), runtime)?, agreement, answers))
+            Ok((connection.serve(Arc::new(fs.clone()), runtime)?, agreement, answers))
         });
         match served {
             Ok(((serving, transport), agreement, answers)) => {
@@ -457,6 +472,16 @@ impl NullMount {
     }
 }
 
+pub(crate) fn open_device() -> OwnedFd {
+    rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap()
+}
+
+/// How many of those that /proc shows there are of /dev/fuse.
+pub(crate) fn descriptors_in(fds: &Path) -> usize {
+    let links = std::fs::read_dir(fds).unwrap().map(|fd| std::fs::read_link(fd.unwrap().path()));
+    links.filter(|link| link.as_ref().is_ok_and(|file| file == Path::new("/dev/fuse"))).count()
+}
+
 pub(crate) fn new_dir() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("soda-null.").tempdir().unwrap()
 }
@@ -511,12 +536,19 @@ pub(crate) fn skip(reason: &str) {
 /// # Panics
 /// If the test fails there.
 pub(crate) fn is_alone(name: &str) -> bool {
+    is_alone_under(&[], name)
+}
+
+/// As [`is_alone`], run by this program.
+pub(crate) fn is_alone_under(program: &[&str], name: &str) -> bool {
     const ALONE: &str = "SODA_TEST_ALONE";
     if std::env::var(ALONE).as_deref() == Ok(name) {
         return true;
     }
-    let mut test = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = test.args(["--exact", name]).env(ALONE, name).output().unwrap();
+    let test = std::env::current_exe().unwrap();
+    let mut words = program.iter().map(std::ffi::OsStr::new).chain([test.as_os_str()]);
+    let mut command = std::process::Command::new(words.next().unwrap());
+    let output = command.args(words).args(["--exact", name]).env(ALONE, name).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     false
 }

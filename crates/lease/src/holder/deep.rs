@@ -94,6 +94,9 @@ pub(super) struct Member {
     pub(super) holding: Holding,
     began: u64,
     granted_by: u64,
+    /// Which of all members that the object has been.
+    #[serde(skip)]
+    number: u64,
     /// Recalls that are being worked on and concern it.
     pub(super) recalls: u32,
     uses: u32,
@@ -253,7 +256,8 @@ impl Holder {
         // What a node lease covers at the same time stays covered when that one is given back.
         let held = self.leases.get(&fid).filter(|held| held.recall.is_none()).map(|held| held.holding);
         let holding = held.unwrap_or_else(|| Holding::of_member(self.tick()));
-        Member { root, mode, holding, began: self.clock, granted_by, recalls: 0, uses: 0 }
+        let number = self.tick();
+        Member { root, mode, holding, began: number, granted_by, number, recalls: 0, uses: 0 }
     }
 
     pub(super) fn accept_deep(&mut self, now: Monotonic, ticket: Ticket, grant: &Grant) {

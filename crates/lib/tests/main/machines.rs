@@ -146,6 +146,22 @@ async fn who_is_dropped_keeps_nobody_waiting() {
     }
 }
 
+/// As long as its runtime goes on: what cannot be told any more is lost with a word in the log.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_dropped_tells_what_it_has_delayed() {
+    let cell = Cell::with_term(Duration::from_secs(3600));
+    for number in 0..20 {
+        let (name, data) = (number.to_string(), pattern(100_000, number));
+        let here = cell.volume(Writes::Delayed).await;
+        here.create_dir(&name).await.unwrap();
+        here.write(format!("{name}/f"), data.clone()).await.unwrap();
+        drop(here);
+        let there = cell.volume(Writes::Through).await;
+        let read = async { assert!(there.read(format!("{name}/f")).await.unwrap() == data, "{number}") };
+        tokio::time::timeout(Duration::from_secs(60), read).await.expect("somebody is waited for");
+    }
+}
+
 /// Tasks of a client that nobody has would keep a session at the server for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connect_that_is_given_up_leaves_nothing_behind() {

@@ -7,7 +7,7 @@ use crate::event::{Dropping, Event, Recalled};
 use crate::message::ToServer;
 use crate::sabotage::Sabotage;
 use soda_lease::RecallStep;
-use soda_types::{Fid, InUse, Mode, Recall, RecallAck};
+use soda_types::{Fid, InUse, LeasePart, Mode, Recall, RecallAck};
 use std::time::Duration;
 
 impl Client {
@@ -17,8 +17,18 @@ impl Client {
         }
     }
 
-    /// When it is clear what is held here.
+    /// When it is clear what is held here. With the answer the server would refuse what is to be told of what only the part that
+    /// is asked for covers, as far as it knows, and nothing here: that goes first.
     pub(super) fn look_at_recall(&mut self, context: &mut Context, recall: &Recall) {
+        let uncovered = recall.part.map(|part| self.uncovered_ahead(part)).unwrap_or_default();
+        if !uncovered.is_empty() && context.config.sabotage != Sabotage::AnswerUncovered {
+            return self.tell_uncovered(context, recall.clone(), uncovered);
+        }
+        self.begin_recall(context, recall);
+    }
+
+    /// Nothing is left that has to be told before the holder hears of it.
+    pub(super) fn begin_recall(&mut self, context: &mut Context, recall: &Recall) {
         let now = self.clock.read(context.now);
         if context.config.sabotage == Sabotage::NoBarForLateGrants && self.holder.mode(recall.fid).is_none() {
             let Recall { fid, epoch, .. } = *recall;
@@ -27,9 +37,14 @@ impl Client {
             return;
         }
         let process = self.process;
-        let dropping = match self.holder.handle_recall(now, recall) {
+        let step = if recall.part.is_some() && !self.may_disown(recall.fid) {
+            self.holder.handle_recall_in_part(now, recall)
+        } else {
+            self.holder.handle_recall(now, recall)
+        };
+        let dropping = match step {
             RecallStep::AlreadyGone(ack) if ack.part.is_some() => {
-                return self.nothing_covered(context, ack);
+                return self.tell(context, ToServer::Acks(vec![ack]));
             }
             RecallStep::AlreadyGone(ack) => return self.nothing_held(context, ack),
             RecallStep::Working => return,
@@ -38,6 +53,7 @@ impl Client {
                 Dropping { process, of: Recalled::Node(fid), epoch, parts: vec![(fid, keep)] }
             }
             RecallStep::DropPart { lease, epoch, keep, inside } => {
+                self.note_question(now, lease);
                 // What a node lease covers besides may stay.
                 let kept = |fid: Fid| (fid, keep.max(self.holder.node_mode(fid)));
                 let lowered = |(_, keep): &(Fid, Option<Mode>)| *keep != Some(Mode::Write);
@@ -111,7 +127,8 @@ impl Client {
         let covered = self.holder.covered_by(root);
         let busy = |fid: &Fid| self.is_logged(context, *fid) || self.is_changing(*fid);
         let overtakes = context.config.order == Order::Scrambled && self.has_made();
-        if self.is_sending() || overtakes || covered.iter().any(busy) {
+        let uncovered = !self.uncovered_ahead(LeasePart::tree(root)).is_empty();
+        if self.is_sending() || overtakes || uncovered || covered.iter().any(busy) {
             return;
         }
         for fid in covered.into_iter().filter(|fid| self.holder.node_mode(*fid).is_none()).collect::<Vec<_>>()

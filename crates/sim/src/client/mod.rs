@@ -398,13 +398,14 @@ impl Client {
         let now = self.clock.read(context.now);
         if self.power == Power::On && self.progress_at.is_some_and(|at| at <= now) {
             self.progress_at = None;
-            self.tell(context, ToServer::Progress(self.holder.recalling()));
+            let working_on = self.working_on();
+            self.tell(context, ToServer::Progress(working_on));
         }
     }
 
     /// When the server has to hear that recalls are worked on.
     fn progress_due(&mut self, now: Monotonic) -> Option<Monotonic> {
-        if self.holder.recalling().is_empty() {
+        if self.working_on().is_empty() {
             self.progress_at = None;
             return None;
         }

@@ -1,5 +1,6 @@
 //! A mount passes from one process to another, and nobody who uses it notices.
 
+mod descriptors;
 mod warm;
 
 use rustix::fs::{FlockOperation, fcntl_lock, flock};

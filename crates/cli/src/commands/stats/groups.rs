@@ -130,6 +130,8 @@ const MOUNT: &[Group] = &[
     (
         "kernel",
         &[
+            ("threads that read /dev/fuse", Level("kernel_readers")),
+            ("descriptors of /dev/fuse", Level("kernel_descriptors")),
             ("requests", Count("kernel_requests")),
             ("waiting", Level("kernel_waiting")),
             ("entries for io_uring", Level("kernel_entries")),

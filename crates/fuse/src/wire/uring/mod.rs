@@ -420,7 +420,9 @@ impl Sink for AnyQueue {
         if unique != 0 {
             for queue in &self.queues {
                 match queue.send_by(unique, error, parts, due) {
-                    Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => {}
+                    // NODEV: the mount is gone, or went back to the device when it began.
+                    Err(error)
+                        if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV)) => {}
                     sent => return sent,
                 }
             }
@@ -474,6 +476,18 @@ mod tests {
         queue.end();
         assert_eq!(Errno::from_io_error(&queue.send(5, 0, &[]).unwrap_err()), Some(Errno::NODEV));
         assert!(queue.fall_asleep(0).is_none());
+    }
+
+    /// As where the kernel refuses the queues of a new mount.
+    #[test]
+    fn what_came_over_the_device_is_answered_though_the_queues_have_ended() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let (queue, device) = (queue_with(5), Device::new(writer.into()));
+        queue.end();
+        AnyQueue { device, queues: vec![Arc::new(queue)] }.send(7, 0, &[]).unwrap();
+        let mut answer = [0; abi::OUT_HEADER_LEN];
+        io::Read::read_exact(&mut reader, &mut answer).unwrap();
+        assert_eq!(answer, abi::out_header(abi::OUT_HEADER_LEN, 0, 7));
     }
 
     #[test]

@@ -9,7 +9,8 @@ use soda_types::{Epoch, Fid, InUse, LeasePart, Mode, Monotonic, Recall, RecallAc
 #[derive(Clone, Debug)]
 pub(super) struct Work {
     pub(super) answer: RecallAck,
-    inside: Vec<Fid>,
+    /// Members, as they were numbered when it began.
+    inside: Vec<(Fid, u64)>,
     /// All of the lease that began then.
     whole: Option<u64>,
 }
@@ -76,7 +77,7 @@ impl Holder {
             }
             if !inside.is_empty() {
                 // It moved, and the server speaks of the lease that it gave with the move.
-                return self.start_work(epoch, Work { answer, inside, whole: None });
+                return self.start_work(epoch, answer, inside, None);
             }
             let keeps = unknown == IfUnknown::Keep && !all_of_it;
             if keeps || !self.deep.lowered_by(LeasePart::tree(lease), None).is_empty() {
@@ -114,7 +115,7 @@ impl Holder {
             }
             return RecallStep::AlreadyGone(answer);
         }
-        self.start_work(epoch, Work { answer, inside, whole })
+        self.start_work(epoch, answer, inside, whole)
     }
 
     /// A node lease is recalled that this client has not heard of; but a deep one covers the object, and what was cached
@@ -128,18 +129,25 @@ impl Holder {
         let answer = RecallAck { fid, epoch, kept: to, in_use: InUse::No, uses: 0, part: None };
         let until = self.clock;
         self.deep.bar(fid, until, Scope::Node);
-        Some(self.start_work(epoch, Work { answer, inside: vec![fid], whole: None }))
+        Some(self.start_work(epoch, answer, vec![fid], None))
     }
 
-    fn start_work(&mut self, epoch: Epoch, work: Work) -> RecallStep {
-        for fid in &work.inside {
+    fn start_work(
+        &mut self,
+        epoch: Epoch,
+        answer: RecallAck,
+        fids: Vec<Fid>,
+        whole: Option<u64>,
+    ) -> RecallStep {
+        let mut inside = Vec::with_capacity(fids.len());
+        for fid in &fids {
             if let Some(member) = self.deep.members.get_mut(fid) {
                 member.recalls += 1;
+                inside.push((*fid, member.number));
             }
         }
-        let (lease, keep, inside) = (work.answer.fid, work.answer.kept, work.inside.clone());
-        self.deep.work.insert(epoch, work);
-        RecallStep::DropPart { lease, epoch, keep, inside }
+        self.deep.work.insert(epoch, Work { answer, inside, whole });
+        RecallStep::DropPart { lease: answer.fid, epoch, keep: answer.kept, inside: fids }
     }
 
     /// The caches of all objects that [`RecallStep::DropPart`] named are down to what it said. The answer to send. `in_use` is
@@ -158,8 +166,10 @@ impl Holder {
             };
         };
         let mut uses = 0_u32;
-        for fid in &work.inside {
-            let Some(member) = self.deep.members.get_mut(fid) else { continue };
+        for (fid, number) in &work.inside {
+            // Another question may have been answered first, and what covers the object since is not what this one was about.
+            let as_it_was = self.deep.members.get_mut(fid).filter(|member| member.number == *number);
+            let Some(member) = as_it_was else { continue };
             member.recalls = member.recalls.saturating_sub(1);
             uses = uses.saturating_add(std::mem::take(&mut member.uses));
             match work.answer.kept {

@@ -31,6 +31,7 @@ impl Client {
         self.pursue_all(context);
         self.look_at_deferred(context);
         self.answer_owed(context);
+        self.lower_leases(context);
         let (Link::Up(conn), Some(session)) = (&self.link, self.holder.session()) else { return };
         let conn = *conn;
         while self.take_digest(context) == Taken::Some {}
@@ -122,10 +123,16 @@ impl Client {
         } else if delayed.is_clean()
             && !self.requests.values().any(|request| matches!(request.what, Asked::Settle(_)))
         {
-            let mark = delayed.mark();
-            let tag = self.ask(context, Kind::Control, Asked::Settle(mark));
-            self.send_op(context, tag);
+            self.settle_now(context);
         }
+    }
+
+    /// Has the server make durable what it has.
+    pub(super) fn settle_now(&mut self, context: &mut Context) {
+        let Some(delayed) = &self.delayed else { return };
+        let mark = delayed.mark();
+        let tag = self.ask(context, Kind::Control, Asked::Settle(mark));
+        self.send_op(context, tag);
     }
 
     /// What the request must not overtake. Whether a directory may be moved depends on where others have been moved.
@@ -197,7 +204,8 @@ enum Taken {
 impl Delayed {
     fn is_due(&self, now: Monotonic) -> bool {
         let old = self.kept.log.oldest_pending().is_some_and(|oldest| oldest + self.config.age <= now);
-        self.is_settling() || old || self.kept.log.backlog(now).records >= self.config.records
+        let wanted = self.is_settling() || !self.lowering.is_empty();
+        wanted || old || self.kept.log.backlog(now).records >= self.config.records
     }
 
     /// Whether another digest may be under way at all.

@@ -6,7 +6,6 @@ use super::recalls::Owed;
 use crate::client::{Asked, Client, Request};
 use crate::config::LogPlace;
 use crate::context::Context;
-use crate::network::Kind;
 use crate::register::{Object, OpUid, fid_of, object_of};
 use crate::sabotage::Sabotage;
 use soda_oplog::Lsn;
@@ -54,9 +53,7 @@ impl Client {
         let wanted = delayed.owed.iter().flat_map(Owed::fids).any(|fid| waits(&fid));
         let is_asked = |request: &Request| matches!(request.what, Asked::Settle(_));
         if wanted && !self.requests.values().any(is_asked) {
-            let mark = delayed.mark();
-            let tag = self.ask(context, Kind::Control, Asked::Settle(mark));
-            self.send_op(context, tag);
+            self.settle_now(context);
         }
     }
 }

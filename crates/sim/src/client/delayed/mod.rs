@@ -9,6 +9,7 @@
 //! * `answered`: what becomes of a digest;
 //! * `recalls`: nothing is handed over before the server has it;
 //! * `local_disk`: what a power cut of the client leaves of its log, and what fsync is content with;
+//! * `whole`: deep leases that are lowered for who goes through what they cover;
 //! * `restart`: what a new run of the server has, and what it has lost.
 
 mod along;
@@ -21,6 +22,7 @@ mod local_disk;
 mod moves;
 mod recalls;
 mod restart;
+mod whole;
 
 pub(super) use choose::Plan;
 pub(super) use local_disk::Mark;
@@ -55,6 +57,7 @@ pub(super) struct Delayed {
     deferred: Vec<(Recall, DigestId)>,
     /// Own moves that the server has not been told, as the lease holder numbers them.
     moves: BTreeMap<Lsn, Vec<u64>>,
+    lowering: Vec<whole::Lowering>,
     /// For [`Sabotage::ChangeWhileRecalled`].
     ///
     /// [`Sabotage::ChangeWhileRecalled`]: crate::sabotage::Sabotage::ChangeWhileRecalled
@@ -158,6 +161,7 @@ impl Delayed {
             along: Vec::new(),
             owed: Vec::new(),
             deferred: Vec::new(),
+            lowering: Vec::new(),
             moves: BTreeMap::new(),
             looked_clean: BTreeSet::new(),
             view: BTreeMap::new(),
@@ -246,6 +250,7 @@ impl Delayed {
         self.along.clear();
         self.owed.clear();
         self.deferred.clear();
+        self.lowering.clear();
         self.moves.clear();
     }
 

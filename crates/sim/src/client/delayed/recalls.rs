@@ -10,7 +10,7 @@ use crate::message::ToServer;
 use crate::register::object_of;
 use crate::sabotage::Sabotage;
 use soda_oplog::DigestId;
-use soda_types::{Fid, Recall, RecallAck};
+use soda_types::{Fid, LeasePart, Recall, RecallAck};
 
 /// An answer that waits until the server has what the objects need.
 #[derive(Clone, PartialEq, Debug)]
@@ -19,17 +19,25 @@ pub(in crate::client) enum Owed {
     Finish(Dropping),
     /// The holder knows of no lease: its grant is on the way, or a crash has taken the holder's memory and left the log.
     Gone(RecallAck),
-    /// The part of a deep lease that was asked for is covered by nothing here. The server may take what was given back for what
-    /// covers these.
-    NotCovered(RecallAck, Vec<Fid>),
+    /// Part of a deep lease, and nothing covers these here. The server may take that for what does. The holder has not heard of
+    /// the question.
+    Uncovered(Recall, Vec<Fid>),
 }
 
 impl Owed {
+    /// What is asked for by a question that the holder has not heard of.
+    fn unheard(&self) -> Option<Fid> {
+        match self {
+            Owed::Uncovered(recall, _) => Some(recall.asked()),
+            Owed::Finish(_) | Owed::Gone(_) => None,
+        }
+    }
+
     pub(in crate::client) fn fids(&self) -> Vec<Fid> {
         match self {
             Owed::Finish(dropping) => dropping.parts.iter().map(|(fid, _)| *fid).collect(),
             Owed::Gone(ack) => vec![ack.fid],
-            Owed::NotCovered(_, fids) => fids.clone(),
+            Owed::Uncovered(_, fids) => fids.clone(),
         }
     }
 }
@@ -50,10 +58,21 @@ impl Client {
         self.owe(context, Owed::Gone(ack));
     }
 
-    /// The part of a deep lease is covered by nothing here.
-    pub(in crate::client) fn nothing_covered(&mut self, context: &mut Context, ack: RecallAck) {
-        let uncovered = self.uncovered();
-        self.owe(context, Owed::NotCovered(ack, uncovered));
+    /// Once: what is told while the question is open has other leases.
+    pub(in crate::client) fn tell_uncovered(
+        &mut self,
+        context: &mut Context,
+        recall: Recall,
+        fids: Vec<Fid>,
+    ) {
+        self.owe(context, Owed::Uncovered(recall, fids));
+    }
+
+    /// All of a deep lease may be disowned: it is held here, and then the question is about what was asked for, or nothing that
+    /// has been made here can rest on it, as far as the server knows.
+    pub(in crate::client) fn may_disown(&self, lease: Fid) -> bool {
+        let rests_on_it = || self.is_sending() || !self.uncovered_ahead(LeasePart::tree(lease)).is_empty();
+        self.holder.holds_deep(lease) || !rests_on_it()
     }
 
     /// Part of a deep lease is asked for, and answers to digests are not here yet. They may have been lost with a connection, and
@@ -74,6 +93,16 @@ impl Client {
         let is_ready = |(_, up_to): &mut (Recall, DigestId)| first.is_none_or(|first| first > *up_to);
         let ready: Vec<(Recall, DigestId)> = delayed.deferred.extract_if(.., is_ready).collect();
         ready.iter().for_each(|(recall, _)| self.look_at_recall(context, recall));
+    }
+
+    /// Objects whose recalls are not answered yet.
+    pub(in crate::client) fn working_on(&self) -> Vec<Fid> {
+        let mut fids = self.holder.recalling();
+        if let Some(delayed) = &self.delayed {
+            fids.extend(delayed.deferred.iter().map(|(recall, _)| recall.asked()));
+            fids.extend(delayed.owed.iter().filter_map(Owed::unheard));
+        }
+        fids
     }
 
     pub(in crate::client) fn is_sending(&self) -> bool {
@@ -130,7 +159,11 @@ impl Client {
 
     fn answer(&mut self, context: &mut Context, owed: &Owed) {
         let ack = match owed {
-            Owed::Gone(ack) | Owed::NotCovered(ack, _) => *ack,
+            Owed::Gone(ack) => *ack,
+            Owed::Uncovered(recall, fids) => {
+                fids.iter().for_each(|fid| self.hand_over(context, *fid));
+                return self.begin_recall(context, recall);
+            }
             Owed::Finish(dropping) => self.finish_recall(context, dropping),
         };
         owed.fids().into_iter().for_each(|fid| self.hand_over(context, fid));

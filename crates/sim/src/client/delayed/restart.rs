@@ -8,7 +8,7 @@ use crate::message::Claim;
 use crate::register::{Object, OpUid, Register, Stamp, Value, fid_of, object_of};
 use crate::sabotage::Sabotage;
 use soda_oplog::DigestId;
-use soda_types::{Epoch, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
+use soda_types::{Epoch, Fid, Grant, LeasePart, Mode, Monotonic, Scope, SessionId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Client {
@@ -161,6 +161,13 @@ impl Client {
         let changed: BTreeSet<Object> = pending.flat_map(|written| &written.changes).copied().collect();
         let known = changed.into_iter().filter(|object| !delayed.made.contains(object));
         known.map(fid_of).filter(|fid| !self.holder.is_exclusive(*fid)).collect()
+    }
+
+    /// The same, if they may belong to the part of a deep lease. With all below it that may be any.
+    pub(in crate::client) fn uncovered_ahead(&self, part: LeasePart) -> Vec<Fid> {
+        let mut uncovered = self.uncovered();
+        uncovered.retain(|fid| part.scope == Scope::Subtree || *fid == part.fid);
+        uncovered
     }
 
     /// The server will not take what is in the log of these: its programs are told so (EIO).

@@ -112,3 +112,20 @@ fn what_is_said_to_be_covered_while_its_directory_is_asked_for_lies_where_it_was
     assert_eq!((may(&holder, 4), may(&holder, 5)), (None, W));
     assert_eq!(holder.handle_recall(secs(1), &question(3, 10, None)), drop_part(10, None, &[3, 5]));
 }
+
+/// The first question came twice, and its copy is worked on for long; the second one was answered first, and the server has said
+/// again what the lease covers. That is cached since.
+#[test]
+fn what_is_covered_again_stays_when_an_older_question_is_answered() {
+    let mut holder = holder();
+    assert_eq!(holder.handle_recall(secs(0), &question(4, 7, None)), drop_part(7, None, &[4]));
+    assert_eq!(holder.handle_recall(secs(0), &question(4, 8, None)), drop_part(8, None, &[4]));
+    holder.finish_part(f(1), Epoch(8), InUse::No);
+    get(&mut holder, &[], &[covered(Mode::Write, 4)]);
+    // And is asked for.
+    assert_eq!(holder.handle_recall(secs(0), &question(4, 9, None)), drop_part(9, None, &[4]));
+    holder.finish_part(f(1), Epoch(7), InUse::No);
+    assert_eq!(may(&holder, 4), R, "it may be read until that is answered, and not be written");
+    holder.finish_part(f(1), Epoch(9), InUse::No);
+    assert_eq!(may(&holder, 4), None);
+}
