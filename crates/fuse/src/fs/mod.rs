@@ -14,6 +14,7 @@
 mod attrs;
 mod data;
 mod dirs;
+mod dispatch;
 mod flags;
 mod leaving;
 mod locks;
@@ -22,7 +23,6 @@ mod names;
 mod opens;
 mod owners;
 mod removed;
-mod start;
 mod xattrs;
 
 pub(crate) use leaving::HandedFiles;
