@@ -64,7 +64,7 @@ impl<T> Handles<T> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        let len = |shard: &Mutex<HashMap<_, _>>| shard.lock().unwrap_or_else(|p| p.into_inner()).len();
+        let len = |shard: &Mutex<HashMap<_, _>>| shard.lock().unpoisoned().len();
         self.shards.iter().map(len).sum()
     }
 
