@@ -8,6 +8,7 @@ use null::{
     FILE_LEN, LIMIT, NullMount, UringOn, can_mount, is_alone, is_wanted, on_each, skip, start, start_uring,
     wait_until,
 };
+use rustix::io::Errno;
 use soda_client::Due;
 use soda_fuse::wire::QueueFault;
 use soda_fuse::wire::connection::{ConnectError, Transport, TransportChoice};
@@ -64,7 +65,8 @@ fn requests_of_all_sizes_arrive_whole_and_so_do_their_answers() {
         }
         assert_eq!(mount.fs.sum.load(Ordering::Relaxed), sum);
         let name = "x".repeat(255);
-        assert_eq!(mount.root().join(name).metadata().unwrap_err().raw_os_error(), Some(2));
+        let missing = mount.root().join(name).metadata().unwrap_err();
+        assert_eq!(Errno::from_io_error(&missing), Some(Errno::NOENT));
         mount.end();
     });
 }
