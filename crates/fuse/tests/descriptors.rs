@@ -33,6 +33,15 @@ fn with_threads(threads: usize, device: Option<OwnedFd>, runtime: &Runtime) -> N
     NullMount::try_start(setting, runtime.handle()).unwrap()
 }
 
+/// One whose reads wait, if this machine can mount.
+fn holding(runtime: &Runtime) -> Option<NullMount> {
+    can_mount().then(|| {
+        let mount = start(Transport::Dev, runtime.handle());
+        mount.fs.hold();
+        mount
+    })
+}
+
 /// Files that are read and written by several threads.
 fn use_it(mount: &NullMount) {
     thread::scope(|scope| {
@@ -77,12 +86,8 @@ fn there_are_as_many_as_threads_that_read_up_to_a_bound_and_none_is_left() {
 #[test]
 fn a_request_is_answered_on_the_descriptor_that_it_was_read_from_by_whichever_thread() {
     const READERS: u64 = 60;
-    if !can_mount() {
-        return;
-    }
     let runtime = Runtime::new().unwrap();
-    let mount = start(Transport::Dev, runtime.handle());
-    mount.fs.hold();
+    let Some(mount) = holding(&runtime) else { return };
     thread::scope(|scope| {
         let _rescue = mount.rescue();
         for number in 0..READERS {
@@ -114,12 +119,8 @@ fn a_request_is_answered_on_the_descriptor_that_it_was_read_from_by_whichever_th
 #[test]
 fn an_interrupt_that_is_put_off_comes_again() {
     const READERS: u64 = 10;
-    if !can_mount() {
-        return;
-    }
     let runtime = Runtime::new().unwrap();
-    let mount = start(Transport::Dev, runtime.handle());
-    mount.fs.hold();
+    let Some(mount) = holding(&runtime) else { return };
     let reader = |number: u64| {
         let mut command = Command::new("dd");
         let file = format!("if={}", mount.file(number * 2).display());
