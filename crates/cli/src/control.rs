@@ -17,6 +17,7 @@ use serde_json::Value;
 use soda_client::{ChangesView, Client};
 use soda_fuse::{Monitor, MountEntry, Transport};
 use soda_types::Name;
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -207,7 +208,19 @@ pub(crate) fn mount_of(entry: &MountEntry) -> Option<MountStatus> {
 
 /// As [`mount_of`], to ask it more.
 pub(crate) fn daemon_of(entry: &MountEntry) -> Option<Daemon> {
-    answer_of(sockets(), entry, Some(PATIENCE))
+    let mut looks = Looks::default();
+    std::iter::from_fn(|| looks.next()).find_map(|found| answer_of(found, entry, Some(PATIENCE)))
+}
+
+/// Sockets of daemons, until there are no others: that of one that has just begun gets another name meanwhile.
+#[derive(Debug, Default)]
+struct Looks(HashSet<PathBuf>);
+
+impl Looks {
+    fn next(&mut self) -> Option<Vec<PathBuf>> {
+        let found: Vec<_> = sockets().into_iter().filter(|socket| self.0.insert(socket.clone())).collect();
+        (!found.is_empty()).then_some(found)
+    }
 }
 
 /// The socket of the daemon that serves the mount on `dir`, for [`status`].
@@ -261,8 +274,12 @@ pub(crate) fn last_words(socket: &Path) -> Option<LastWords> {
 
 /// Those that answer. One that is stopped makes this wait, but no longer than for itself.
 pub(crate) fn daemons() -> Vec<Daemon> {
-    let mut found: Vec<_> = answers(sockets(), Some(PATIENCE)).into_iter().collect();
-    found.sort_by(|a, b| a.status.dir.cmp(&b.status.dir));
+    let mut looks = Looks::default();
+    let found = std::iter::from_fn(|| looks.next()).flat_map(|found| answers(found, Some(PATIENCE)));
+    let mut found: Vec<_> = found.collect();
+    let named = |daemon: &Daemon| (daemon.status.dir.clone(), daemon.status.device, daemon.status.pid);
+    found.sort_by_key(named);
+    found.dedup_by_key(|daemon| named(daemon));
     found
 }
 

@@ -6,7 +6,7 @@
 #[path = "../tests/null/mod.rs"]
 mod null;
 
-use null::{KEPT, NullMount};
+use null::{KEPT, NullMount, Setting};
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use soda_fuse::wire::Readers;
 use std::fs::File;
@@ -63,8 +63,9 @@ fn main() -> ExitCode {
 
 fn serve(dir: &Path, transport: &str, readers: Readers) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let mount =
-        NullMount::try_start_with(dir, transport.parse().unwrap(), readers, runtime.handle()).unwrap();
+    let transport = transport.parse().unwrap();
+    let setting = Setting { transport, readers, dir: Some(dir), ..Setting::default() };
+    let mount = NullMount::try_start(setting, runtime.handle()).unwrap();
     mount.fs.keeps_root.store(true, Ordering::Relaxed);
     mount.fs.sums_nothing.store(true, Ordering::Relaxed);
     for line in std::io::stdin().lines() {

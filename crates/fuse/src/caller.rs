@@ -48,6 +48,48 @@ fn is_there(tid: u32) -> bool {
     thread.is_some_and(|thread| getpgid(Some(thread)) != Err(Errno::SRCH))
 }
 
+/// Whether a fatal signal is pending for the thread: the kernel then marks SIGKILL, whatever the signal was. `None`: nobody can
+/// say.
+pub(crate) fn is_dying(tid: u32) -> Option<bool> {
+    match look_at(tid) {
+        Seen::Status(status) => Some(Signals::of(&status).is_fatal()),
+        Seen::Gone => Some(true),
+        Seen::Unknown => None,
+    }
+}
+
+/// Of a thread, a bit for each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Signals {
+    pending: u64,
+    blocked: u64,
+    ignored: u64,
+}
+
+impl Signals {
+    /// `status`: as /proc shows it.
+    pub(crate) fn of(status: &str) -> Signals {
+        let mask = |name: &str| {
+            let masks = status.lines().filter_map(|line| line.strip_prefix(name));
+            masks.filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok()).fold(0, |all, mask| all | mask)
+        };
+        Signals {
+            pending: mask("SigPnd:") | mask("ShdPnd:"),
+            blocked: mask("SigBlk:"),
+            ignored: mask("SigIgn:"),
+        }
+    }
+
+    pub(crate) fn is_fatal(self) -> bool {
+        const SIGKILL: u64 = 1 << 8;
+        self.pending & SIGKILL != 0
+    }
+
+    pub(crate) fn is_heard(self) -> bool {
+        self.pending & !self.blocked & !self.ignored != 0
+    }
+}
+
 /// A number of capabilities(7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Capability {
@@ -94,6 +136,28 @@ mod tests {
         assert_eq!(effective("Name:\tx\nCapPrm:\tff\nCapEff:\t0000000000000008\n"), 8);
         assert_eq!(effective("Name:\tx\n"), 0);
         assert!(is_member("Gid:\t7\nGroups:\t4 24 \n", 24) && !is_member("Groups:\t4 24 \n", 2));
+    }
+
+    #[test]
+    fn signals_are_heard_unless_they_are_blocked_or_ignored() {
+        let pending =
+            Signals::of("SigPnd:\t0000000000000000\nShdPnd:\t0000000000002000\nSigBlk:\t0\nSigIgn:\t0\n");
+        assert!(pending.is_heard() && !pending.is_fatal());
+        assert!(!Signals { blocked: 0x2000, ..pending }.is_heard());
+        assert!(!Signals { ignored: 0x2000, ..pending }.is_heard());
+        assert!(Signals::of("SigPnd:\t0000000000000100\n").is_fatal());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn random_words_of_proc_do_not_panic(
+            said in "((SigPnd|ShdPnd|SigBlk|SigIgn|CapEff|Groups):[\t 0-9a-g]{0,20}\n|\\PC{0,9}){0,8}",
+        ) {
+            effective(&said);
+            is_member(&said, 7);
+            let signals = Signals::of(&said);
+            proptest::prop_assert!(signals.pending != 0 || !signals.is_heard() && !signals.is_fatal());
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Errors of the client and of names, as the kernel is told. The only place that knows both sides.
 
+use crate::unpoisoned::Unpoisoned;
 use soda_types::{Errno, FsError, NameError};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ impl Lines {
 }
 
 fn warn(operation: &'static str, error: &FsError) {
-    let may = FAILURES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).one_more(Instant::now());
+    let may = FAILURES.lock().unpoisoned().one_more(Instant::now());
     match may {
         Some(0) => tracing::warn!(operation, %error, "failed"),
         Some(left_out) => {

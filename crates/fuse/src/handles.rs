@@ -1,5 +1,6 @@
 //! Open files and directories, by the numbers the kernel knows them by.
 
+use crate::unpoisoned::Unpoisoned;
 use serde::{Deserialize, Serialize};
 use soda_client::{OpenDir, OpenFile};
 use soda_types::Fid;
@@ -22,7 +23,7 @@ impl<T> Handles<T> {
 
     fn shard(&self, handle: u64) -> MutexGuard<'_, HashMap<u64, Arc<T>>> {
         let shard = &self.shards[(handle % SHARDS) as usize];
-        shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        shard.lock().unpoisoned()
     }
 
     pub(crate) fn add(&self, value: T) -> u64 {
@@ -48,7 +49,7 @@ impl<T> Handles<T> {
 
     pub(crate) fn all(&self) -> Vec<(u64, Arc<T>)> {
         let of_shard = |shard: &Mutex<HashMap<u64, Arc<T>>>| {
-            let shard = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let shard = shard.lock().unpoisoned();
             shard.iter().map(|(handle, value)| (*handle, value.clone())).collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(of_shard).collect()
@@ -63,7 +64,7 @@ impl<T> Handles<T> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        let len = |shard: &Mutex<HashMap<_, _>>| shard.lock().unwrap_or_else(|p| p.into_inner()).len();
+        let len = |shard: &Mutex<HashMap<_, _>>| shard.lock().unpoisoned().len();
         self.shards.iter().map(len).sum()
     }
 

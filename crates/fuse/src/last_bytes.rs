@@ -7,6 +7,7 @@
 //!
 //! [`STORE`]: crate::wire::abi::notify::STORE
 
+use crate::unpoisoned::Unpoisoned;
 use crate::wire::NodeId;
 use crate::wire::abi::{OUT_HEADER_LEN, Record};
 use bytes::Bytes;
@@ -43,7 +44,7 @@ pub(crate) struct OnItsWay {
 
 impl LastBytes {
     fn by_file(&self) -> MutexGuard<'_, HashMap<Fid, Vec<Arc<LastByte>>>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.0.lock().unpoisoned()
     }
 
     /// To be called before it is decided that `byte` is not too old to be sent.

@@ -20,6 +20,7 @@ mod mount;
 mod nodes;
 mod notify;
 mod task;
+mod unpoisoned;
 pub mod wire;
 
 pub use mount::{

@@ -5,6 +5,7 @@
 //! `fuse_direntplus_link`). So names of a directory are surely taken back only once such a thread has let go of the directory's
 //! lock, which it holds while it reads.
 
+use crate::unpoisoned::Unpoisoned;
 use soda_types::Fid;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ pub(crate) struct Listings {
 
 impl Listings {
     fn given(&self) -> MutexGuard<'_, HashMap<Fid, HashSet<u64>>> {
-        self.given.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.given.lock().unpoisoned()
     }
 
     /// Names of `dir` are about to be written, as the answer to a call with this handle.

@@ -7,6 +7,7 @@ mod subdirectories;
 
 use crate::believed::{Attributes, Telling, Ticks, Way};
 use crate::kept_listing::KeptListing;
+use crate::unpoisoned::Unpoisoned;
 use crate::wire::{Asked, AttrOut, NodeId};
 use serde::{Deserialize, Serialize};
 use soda_types::{Attr, Fid, FileKind, Ino, Version};
@@ -131,7 +132,7 @@ impl Nodes {
 
     fn shard(&self, node: NodeId) -> MutexGuard<'_, HashMap<NodeId, Node>> {
         let shard = &self.shards[(node.0 as usize) % SHARDS];
-        shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        shard.lock().unpoisoned()
     }
 
     /// The kernel's number of an inode.
@@ -173,7 +174,7 @@ impl Nodes {
 
     /// Number of inodes that the kernel holds.
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|s| s.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).len()).sum()
+        self.shards.iter().map(|s| s.lock().unpoisoned().len()).sum()
     }
 
     fn with<R>(&self, fid: Fid, change: impl FnOnce(&mut Node) -> R) -> Option<R> {
@@ -310,7 +311,7 @@ impl Nodes {
 
     fn all_of(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Fid> {
         let of_shard = |shard: &Mutex<HashMap<NodeId, Node>>| {
-            let shard = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let shard = shard.lock().unpoisoned();
             shard.values().filter(|node| wanted(node)).map(|node| node.fid).collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(of_shard).collect()

@@ -14,8 +14,10 @@ mod before;
 use crate::last_bytes::{MESSAGE_LEN, OnItsWay};
 use crate::listings::Listings;
 use crate::nodes::{NameKind, Nodes};
+use crate::unpoisoned::Unpoisoned;
 use crate::wire::abi::{Record, notify};
 use crate::wire::{Agreement, Hurry, NodeId, Sink};
+use rustix::io::Errno as Raw;
 use soda_client::pool::Pool;
 use soda_client::{KernelHooks, Names, NamesLock};
 use soda_types::{Fid, Name};
@@ -35,7 +37,6 @@ const LISTING_PATIENCE: Duration = Duration::from_millis(250);
 const MANY_NAMES: usize = 1000;
 /// How long to wait for the kernel to take in an answer that was written.
 const TAKE_IN: Duration = Duration::from_secs(2);
-const ENOENT: i32 = 2;
 
 /// Threads that may block in the kernel. As many as have something to do at a time, up to here: one that waits for a directory
 /// must not hold up the next recall.
@@ -197,7 +198,7 @@ impl Notifier {
         let mut pause = Duration::from_micros(20);
         loop {
             match self.sink.send(0, notify::INVAL_INODE, &[&record]) {
-                Err(error) if error.raw_os_error() == Some(ENOENT) && self.nodes.is_known(node) => {
+                Err(error) if Raw::from_io_error(&error) == Some(Raw::NOENT) && self.nodes.is_known(node) => {
                     if Instant::now() > deadline {
                         tracing::warn!(%fid, "the kernel does not know an inode that it was told of");
                         return Done::No;
@@ -325,10 +326,13 @@ fn inval_record(node: NodeId, offset: i64, len: i64) -> [u8; 24] {
     Record::<24>::new().u64(node.0).u64(offset as u64).u64(len as u64).done()
 }
 
-/// ENOENT: not in the kernel's cache any more. ENODEV, ENOTCONN: unmounted, nothing is cached.
+/// NOENT: not in the kernel's cache any more. NODEV, NOTCONN: unmounted, nothing is cached.
 fn report(what: &str, result: io::Result<()>) -> Done {
     if let Err(error) = result
-        && !matches!(error.raw_os_error(), Some(ENOENT | 19 | 107 | 20 | 103))
+        && !matches!(
+            Raw::from_io_error(&error),
+            Some(Raw::NOENT | Raw::NODEV | Raw::NOTCONN | Raw::NOTDIR | Raw::CONNABORTED)
+        )
     {
         tracing::error!(%error, "the kernel refused to drop {what}");
         return Done::No;
@@ -344,14 +348,14 @@ struct Finished {
 
 impl Finished {
     fn set(&self) {
-        *self.done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+        *self.done.lock().unpoisoned() = true;
         self.changed.notify_all();
     }
 
     fn wait(&self, at_most: Duration) -> bool {
-        let done = self.done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let done = self.done.lock().unpoisoned();
         let waited = self.changed.wait_timeout_while(done, at_most, |done| !*done);
-        let (done, _) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (done, _) = waited.unpoisoned();
         *done
     }
 }

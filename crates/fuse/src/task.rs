@@ -7,7 +7,10 @@
 //! waited for its death sees no change of it later. Where nobody can see what the signal was (of a thread of another PID
 //! namespace) the operation goes on for as long as one may take whose server answers, and is let go then.
 
-use crate::caller::{Seen, look_at};
+mod watch;
+
+use crate::caller::is_dying;
+use crate::unpoisoned::Unpoisoned;
 use crate::wire::{Sink, Unique};
 use soda_client::caller::{self, Outstanding};
 use soda_types::Errno;
@@ -17,20 +20,9 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-
-/// How often an interrupted operation's process is looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-
-/// How often the processes of operations that wait for long are looked at. Over io_uring, Linux (6.18) tells of no signal that
-/// comes between the moment in which it takes a request on and the one in which it has handed it over.
-const LOOK_AROUND: Duration = Duration::from_millis(250);
-
-/// So many of them at a time: each takes some 10 microseconds, on a thread that answers. Where thousands wait it takes longer
-/// until all were looked at.
-const LOOKS: usize = 128;
 
 /// For how long a process that is being killed waits for what became of its operation. A server that answers does so at once.
 const TAKE_BACK: Duration = Duration::from_secs(2);
@@ -119,7 +111,7 @@ impl Tasks {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.waiting.lock().unpoisoned()
     }
 
     pub(crate) fn runtime(&self) -> &Handle {
@@ -194,121 +186,17 @@ impl Tasks {
             Interruptible::Death if is_dying(task.tid) == Some(true) => task.die(),
             Interruptible::Death => {
                 if !task.interrupted.swap(true, Ordering::Relaxed) {
-                    self.runtime.spawn(give_up_on_death(task));
+                    self.runtime.spawn(watch::give_up_on_death(task));
                 }
             }
         }
         Interrupted::Noted
     }
-
-    /// Looks for signals that nobody told of, as long as anybody else holds this.
-    pub(crate) fn start_looking_around(self: &Arc<Self>) {
-        let tasks = Arc::downgrade(self);
-        self.runtime.spawn(async move {
-            loop {
-                tokio::time::sleep(LOOK_AROUND).await;
-                let Some(tasks) = tasks.upgrade() else { return };
-                tasks.look_around();
-            }
-        });
-    }
-
-    /// Those that have waited for long, in turn.
-    fn to_look_at(&self) -> Vec<Arc<Task>> {
-        let mut waiting = self.waiting();
-        let tasks = waiting.tasks.values().filter(|task| task.seen.swap(true, Ordering::Relaxed));
-        let mut tasks: Vec<_> = tasks.cloned().collect();
-        // From the one after the last.
-        let first = waiting.looked_at.wrapping_add(1);
-        tasks.sort_unstable_by_key(|task| task.unique.wrapping_sub(first));
-        tasks.truncate(LOOKS);
-        if let Some(last) = tasks.last() {
-            waiting.looked_at = last.unique;
-        }
-        tasks
-    }
-
-    fn look_around(&self) {
-        for task in self.to_look_at() {
-            if task.has_signal() {
-                match &task.interruptible {
-                    Interruptible::AnySignal(signal) => signal.notify_one(),
-                    Interruptible::Death => task.die(),
-                }
-            }
-        }
-    }
-}
-
-/// The kernel tells of the first signal only; a killing one may follow.
-async fn give_up_on_death(task: Arc<Task>) {
-    let interrupted = Instant::now();
-    loop {
-        tokio::time::sleep(LOOK_AGAIN).await;
-        if task.is_finished() {
-            return;
-        }
-        if is_dying(task.tid).unwrap_or_else(|| interrupted.elapsed() >= task.tasks.unseen) {
-            return task.die();
-        }
-    }
-}
-
-/// Whether a fatal signal is pending for the thread: the kernel then marks SIGKILL, whatever the signal was. `None`: nobody can
-/// say.
-fn is_dying(tid: u32) -> Option<bool> {
-    match look_at(tid) {
-        Seen::Status(status) => Some(Signals::of(&status).is_fatal()),
-        Seen::Gone => Some(true),
-        Seen::Unknown => None,
-    }
-}
-
-/// Of a thread, a bit for each.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Signals {
-    pending: u64,
-    blocked: u64,
-    ignored: u64,
-}
-
-impl Signals {
-    /// `status`: as /proc shows it.
-    fn of(status: &str) -> Signals {
-        let mask = |name: &str| {
-            let masks = status.lines().filter_map(|line| line.strip_prefix(name));
-            masks.filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok()).fold(0, |all, mask| all | mask)
-        };
-        Signals {
-            pending: mask("SigPnd:") | mask("ShdPnd:"),
-            blocked: mask("SigBlk:"),
-            ignored: mask("SigIgn:"),
-        }
-    }
-
-    fn is_fatal(self) -> bool {
-        const SIGKILL: u64 = 1 << 8;
-        self.pending & SIGKILL != 0
-    }
-
-    fn is_heard(self) -> bool {
-        self.pending & !self.blocked & !self.ignored != 0
-    }
 }
 
 impl Task {
     fn work(&self) -> MutexGuard<'_, Option<Work>> {
-        self.work.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    /// Whether a signal that ends it is pending. A thread that is not there waits for nothing: the kernel wants the rest.
-    fn has_signal(&self) -> bool {
-        let Seen::Status(status) = look_at(self.tid) else { return false };
-        let signals = Signals::of(&status);
-        match self.interruptible {
-            Interruptible::AnySignal(_) => signals.is_fatal() || signals.is_heard(),
-            Interruptible::Death => signals.is_fatal(),
-        }
+        self.work.lock().unpoisoned()
     }
 
     fn is_finished(&self) -> bool {
@@ -387,8 +275,10 @@ mod tests {
     use super::*;
     use std::io;
 
+    const INTERRUPTED: i32 = -rustix::io::Errno::INTR.raw_os_error();
+
     #[derive(Debug, Default)]
-    struct Answered(Mutex<Vec<(Unique, i32)>>);
+    pub(super) struct Answered(pub(super) Mutex<Vec<(Unique, i32)>>);
 
     impl Sink for Answered {
         fn send(&self, unique: Unique, error: i32, _: &[&[u8]]) -> io::Result<()> {
@@ -398,11 +288,11 @@ mod tests {
     }
 
     /// A wait for a lock that is never granted.
-    fn wait_for_lock(tasks: &Arc<Tasks>, seen: &Arc<Answered>, unique: Unique, tid: u32) {
+    pub(super) fn wait_for_lock(tasks: &Arc<Tasks>, seen: &Arc<Answered>, unique: Unique, tid: u32) {
         let (signal, seen) = (Arc::<Notify>::default(), seen.clone());
         tasks.run(unique, tid, Interruptible::AnySignal(signal.clone()), async move {
             signal.notified().await;
-            seen.send(unique, -4, &[]).unwrap();
+            seen.send(unique, INTERRUPTED, &[]).unwrap();
         });
     }
 
@@ -412,7 +302,7 @@ mod tests {
         }
     }
 
-    fn tasks() -> (Arc<Tasks>, Arc<Answered>) {
+    pub(super) fn tasks() -> (Arc<Tasks>, Arc<Answered>) {
         let seen = Arc::new(Answered::default());
         (Tasks::new(Handle::current(), seen.clone()), seen)
     }
@@ -462,7 +352,7 @@ mod tests {
         until_waiting(&tasks, 1).await;
         let mut ended = seen.0.lock().unwrap().clone();
         ended.sort_unstable();
-        assert_eq!(ended, [(1, -4), (3, -4)]);
+        assert_eq!(ended, [(1, INTERRUPTED), (3, INTERRUPTED)]);
     }
 
     // SEMANTICS 27
@@ -479,8 +369,8 @@ mod tests {
         assert_eq!(tasks.interrupt(2), Interrupted::Noted);
         until_waiting(&brief, 0).await;
         until_waiting(&tasks, 1).await;
-        assert_eq!(*let_go.0.lock().unwrap(), [(1, -4)]);
-        assert_eq!(*seen.0.lock().unwrap(), [(2, -4)]);
+        assert_eq!(*let_go.0.lock().unwrap(), [(1, INTERRUPTED)]);
+        assert_eq!(*seen.0.lock().unwrap(), [(2, INTERRUPTED)]);
         assert_eq!(tasks.len(), 1);
     }
 
@@ -513,7 +403,7 @@ mod tests {
         assert_eq!((seen.0.lock().unwrap().len(), tasks.len()), (0, 2));
         soon.send(()).unwrap();
         until_waiting(&tasks, 0).await;
-        assert_eq!(*seen.0.lock().unwrap(), [(1, 0), (2, -4)]);
+        assert_eq!(*seen.0.lock().unwrap(), [(1, 0), (2, INTERRUPTED)]);
         assert!(start.elapsed() >= take_back);
     }
 
@@ -533,7 +423,7 @@ mod tests {
         }
         assert_eq!((tasks.len(), tasks.interrupt(1)), (1, Interrupted::Noted));
         until_waiting(&tasks, 0).await;
-        assert_eq!(*seen.0.lock().unwrap(), [(2, 0), (1, -4)]);
+        assert_eq!(*seen.0.lock().unwrap(), [(2, 0), (1, INTERRUPTED)]);
     }
 
     #[tokio::test]
@@ -546,41 +436,7 @@ mod tests {
         wait_for_lock(&tasks, &seen, 6, 0);
         wait_for_lock(&tasks, &seen, 7, 0);
         until_waiting(&tasks, 1).await;
-        assert_eq!(*seen.0.lock().unwrap(), [(7, -4)]);
+        assert_eq!(*seen.0.lock().unwrap(), [(7, INTERRUPTED)]);
         assert_eq!(tasks.waiting().early.len(), EARLY);
-    }
-
-    #[tokio::test]
-    async fn of_many_that_wait_some_are_looked_at_at_a_time_and_all_in_turn() {
-        let (tasks, _) = tasks();
-        let all = 3 * LOOKS as u64;
-        // Numbers as the kernel's, which are even.
-        (1..=all).for_each(|number| {
-            tasks.run(number * 2, u32::MAX, Interruptible::Death, std::future::pending());
-        });
-        assert!(tasks.to_look_at().is_empty(), "they have only come");
-        let look = || tasks.to_look_at().iter().map(|task| task.unique / 2).collect::<Vec<_>>();
-        let rounds = [look(), look(), look()];
-        assert!(rounds.iter().all(|round| round.len() == LOOKS));
-        assert_eq!(rounds.concat(), (1..=all).collect::<Vec<_>>());
-        assert_eq!(look(), rounds[0]);
-    }
-
-    /// As if Linux had told of none of the signals.
-    #[tokio::test]
-    async fn a_signal_that_nobody_told_of_is_found() {
-        let (tasks, seen) = tasks();
-        let pending =
-            Signals::of("SigPnd:\t0000000000000000\nShdPnd:\t0000000000002000\nSigBlk:\t0\nSigIgn:\t0\n");
-        assert!(pending.is_heard() && !pending.is_fatal());
-        assert!(!Signals { blocked: 0x2000, ..pending }.is_heard());
-        assert!(!Signals { ignored: 0x2000, ..pending }.is_heard());
-        assert!(Signals::of("SigPnd:\t0000000000000100\n").is_fatal());
-        // Blocked signals wait for a thread that sleeps: this one's are not heard.
-        wait_for_lock(&tasks, &seen, 1, std::process::id());
-        tasks.run(2, u32::MAX, Interruptible::Death, std::future::pending());
-        tasks.look_around();
-        tasks.look_around();
-        assert_eq!((seen.0.lock().unwrap().len(), tasks.len()), (0, 2));
     }
 }

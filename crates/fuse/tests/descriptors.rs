@@ -5,13 +5,14 @@
 mod null;
 
 use null::{
-    NullMount, can_mount, descriptors_in, is_alone, is_alone_under, new_dir, open_device, start, wait_until,
+    NullMount, Setting, can_mount, descriptors_in, is_alone, is_alone_under, open_device, start, wait_until,
 };
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_bind, mount_remount};
 use soda_fuse::wire::connection::{Transport, TransportChoice};
 use soda_fuse::wire::{Cores, DESCRIPTORS_MAX, Readers, Sink};
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,10 +26,20 @@ fn own_descriptors() -> usize {
     descriptors_in(Path::new("/proc/self/fd"))
 }
 
-fn with_threads(threads: usize, runtime: &Runtime) -> (tempfile::TempDir, NullMount) {
-    let (dir, readers) = (new_dir(), Readers { threads, cores: Cores::Free });
-    let mount = NullMount::try_start_with(dir.path(), DEV, readers, runtime.handle()).unwrap();
-    (dir, mount)
+/// `device`: as in [`Setting`].
+fn with_threads(threads: usize, device: Option<OwnedFd>, runtime: &Runtime) -> NullMount {
+    let readers = Readers { threads, cores: Cores::Free };
+    let setting = Setting { transport: DEV, readers, device, ..Setting::default() };
+    NullMount::try_start(setting, runtime.handle()).unwrap()
+}
+
+/// One whose reads wait, if this machine can mount.
+fn holding(runtime: &Runtime) -> Option<NullMount> {
+    can_mount().then(|| {
+        let mount = start(Transport::Dev, runtime.handle());
+        mount.fs.hold();
+        mount
+    })
 }
 
 /// Files that are read and written by several threads.
@@ -59,7 +70,7 @@ fn there_are_as_many_as_threads_that_read_up_to_a_bound_and_none_is_left() {
     }
     let runtime = Runtime::new().unwrap();
     for (threads, descriptors) in [(1, 1), (2, 2), (9, 9), (DESCRIPTORS_MAX + 10, DESCRIPTORS_MAX)] {
-        let (_dir, mount) = with_threads(threads, &runtime);
+        let mount = with_threads(threads, None, &runtime);
         assert_eq!(own_descriptors(), descriptors, "{threads} threads");
         assert_eq!(
             (mount.serving().readers(), mount.serving().descriptors().count()),
@@ -75,12 +86,8 @@ fn there_are_as_many_as_threads_that_read_up_to_a_bound_and_none_is_left() {
 #[test]
 fn a_request_is_answered_on_the_descriptor_that_it_was_read_from_by_whichever_thread() {
     const READERS: u64 = 60;
-    if !can_mount() {
-        return;
-    }
     let runtime = Runtime::new().unwrap();
-    let mount = start(Transport::Dev, runtime.handle());
-    mount.fs.hold();
+    let Some(mount) = holding(&runtime) else { return };
     thread::scope(|scope| {
         let _rescue = mount.rescue();
         for number in 0..READERS {
@@ -112,12 +119,8 @@ fn a_request_is_answered_on_the_descriptor_that_it_was_read_from_by_whichever_th
 #[test]
 fn an_interrupt_that_is_put_off_comes_again() {
     const READERS: u64 = 10;
-    if !can_mount() {
-        return;
-    }
     let runtime = Runtime::new().unwrap();
-    let mount = start(Transport::Dev, runtime.handle());
-    mount.fs.hold();
+    let Some(mount) = holding(&runtime) else { return };
     let reader = |number: u64| {
         let mut command = Command::new("dd");
         let file = format!("if={}", mount.file(number * 2).display());
@@ -150,8 +153,7 @@ fn where_the_device_cannot_be_opened_threads_share_the_descriptor_of_the_mount()
     mount_remount("/dev/fuse", MountFlags::BIND | MountFlags::NODEV, "").unwrap();
     let refused = File::open("/dev/fuse").map_err(|error| error.kind());
     assert_eq!(refused.err(), Some(std::io::ErrorKind::PermissionDenied));
-    let (dir, readers) = (new_dir(), Readers { threads: 3, cores: Cores::Free });
-    let mount = NullMount::start_on(device, |_| {}, dir.path(), DEV, readers, runtime.handle()).unwrap();
+    let mount = with_threads(3, Some(device), &runtime);
     assert_eq!((own_descriptors(), mount.serving().readers()), (1, 3));
     use_it(&mount);
     mount.end();

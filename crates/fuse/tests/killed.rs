@@ -10,7 +10,7 @@ use rustix::fs::FlockOperation::LockExclusive;
 use rustix::fs::flock;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
-use soda_fuse::wire::connection::{Transport, TransportChoice};
+use soda_fuse::wire::connection::Transport;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -200,8 +200,7 @@ fn an_abort_knob_that_is_held_open_stays_that_of_its_own_connection() {
         return;
     }
     let runtime = Runtime::new().unwrap();
-    let dev = TransportChoice::Only(Transport::Dev);
-    let start = || NullMount::try_start(dev, runtime.handle()).unwrap();
+    let start = || null::start(Transport::Dev, runtime.handle());
     // What else is mounted just then may get the number.
     let has_been_reused = (0..50).any(|_| {
         let first = start();

@@ -5,9 +5,10 @@
 mod null;
 
 use null::{
-    FILE_LEN, LIMIT, NullMount, UringOn, can_mount, is_alone, is_wanted, on_each, skip, start, start_uring,
-    wait_until,
+    FILE_LEN, LIMIT, NullMount, Setting, UringOn, can_mount, is_alone, is_wanted, on_each, skip, start,
+    start_uring, wait_until,
 };
+use rustix::io::Errno;
 use soda_client::Due;
 use soda_fuse::wire::QueueFault;
 use soda_fuse::wire::connection::{ConnectError, Transport, TransportChoice};
@@ -64,7 +65,8 @@ fn requests_of_all_sizes_arrive_whole_and_so_do_their_answers() {
         }
         assert_eq!(mount.fs.sum.load(Ordering::Relaxed), sum);
         let name = "x".repeat(255);
-        assert_eq!(mount.root().join(name).metadata().unwrap_err().raw_os_error(), Some(2));
+        let missing = mount.root().join(name).metadata().unwrap_err();
+        assert_eq!(Errno::from_io_error(&missing), Some(Errno::NOENT));
         mount.end();
     });
 }
@@ -341,7 +343,7 @@ fn mounts_come_and_go_and_leave_nothing() {
 }
 
 fn auto(runtime: &Runtime) -> Transport {
-    let mount = NullMount::try_start(TransportChoice::Auto, runtime.handle()).unwrap();
+    let mount = NullMount::try_start(Setting::default(), runtime.handle()).unwrap();
     mount.file(1).metadata().unwrap();
     let transport = mount.transport;
     mount.end();
@@ -377,9 +379,10 @@ fn a_mount_of_which_the_kernel_refuses_queues_is_over_the_device_as_long_as_it_c
         (last, QueueFault::One, uring),
     ];
     for (queue, fault, expected) in cases {
-        let start = |choice| {
+        let start = |transport| {
             let _on = UringOn::turn().unwrap();
-            NullMount::try_start_after(|connection| connection.spoil(queue, fault), choice, runtime.handle())
+            let setting = Setting { transport, fault: Some((queue, fault)), ..Setting::default() };
+            NullMount::try_start(setting, runtime.handle())
         };
         match (start(TransportChoice::Only(uring)), expected) {
             (Ok(mount), Transport::Uring) => mount.end(),
@@ -421,7 +424,8 @@ fn where_it_is_switched_off_auto_takes_the_device_and_uring_says_what_to_do() {
     let runtime = Runtime::new().unwrap();
     assert_eq!(auto(&runtime), Transport::Dev);
     let has_switch = Path::new(soda_fuse::URING_SWITCH).exists();
-    let refused = NullMount::try_start(TransportChoice::Only(Transport::Uring), runtime.handle());
+    let transport = TransportChoice::Only(Transport::Uring);
+    let refused = NullMount::try_start(Setting { transport, ..Setting::default() }, runtime.handle());
     let Err(ConnectError::NoUring(why)) = refused else { panic!("{refused:?}") };
     let expected = if has_switch { "echo Y > /sys/module/fuse" } else { "Linux 6.14 and later" };
     assert!(why.contains(expected), "{why}");

@@ -1,7 +1,8 @@
 //! The command line: what scripts rely on, and bad input, each with a message that says what is wrong.
 
 use soda_system_tests::cell::{
-    Cell, Network, PATIENCE, SmallDisk, free_port, is_mounted, prerequisites, soda_binary,
+    Cell, LONG_TERM, Network, PATIENCE, Setting, SmallDisk, free_port, is_mounted, prerequisites,
+    skip_not_allowed, soda_binary,
 };
 use soda_system_tests::wait;
 use std::fs;
@@ -49,6 +50,27 @@ fn text(path: &Path) -> &str {
 
 fn free_address() -> String {
     format!("127.0.0.1:{}", free_port())
+}
+
+/// Its socket has its name last, some time after the mount can be used.
+#[test]
+fn a_mount_can_be_asked_as_soon_as_it_can_be_used() {
+    const RENAMES: &str = "trace=rename,renameat,renameat2";
+    const SLOWLY: &str = "inject=rename,renameat,renameat2:delay_enter=700000";
+    let prefix = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", RENAMES, "-e", SLOWLY];
+    if !prerequisites() {
+        return;
+    }
+    let tried = wait::run(Command::new("strace").args(["-o", "/dev/null", "true"]), PATIENCE);
+    if !tried.output("strace").status.success() {
+        return skip_not_allowed("tracing is not allowed");
+    }
+    let setting = Setting { term: LONG_TERM, mount_prefix: &prefix, ..Setting::default() };
+    let cell = Cell::assemble(1, &setting);
+    let root = text(cell.root(0));
+    for question in [&["stats", root, "--once", "--json"][..], &["sync", root]] {
+        wait::run(&mut soda(question), PATIENCE).expect_success("who asks at once");
+    }
 }
 
 #[test]

@@ -7,10 +7,8 @@
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use soda_system_tests::cell::{
-    Cell, LONG_TERM, Mount, PATIENCE, Setting, prerequisites, soda_binary, transport,
-};
-use soda_system_tests::wait::{self, Finish};
+use soda_system_tests::cell::{Cell, LONG_TERM, Mount, PATIENCE, Setting, prerequisites, transport};
+use soda_system_tests::wait;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -72,8 +70,8 @@ impl Drop for Off {
     }
 }
 
-/// From now on the kernel takes no command for the mount's queues: Linux (6.18) forgets that they are in use when it has refused
-/// an entry, and looks at the switch again.
+/// From now on the kernel takes no command for the mount's queues: Linux (6.18) forgets that they are in use when it has
+/// refused an entry, and looks at the switch again.
 fn refuse(mount: &Mount) -> Off {
     let off = Off::turn();
     let mut spoil = Command::new("python3");
@@ -114,12 +112,6 @@ fn with_mount(test: impl FnOnce(&mut Cell)) {
         ..Setting::default()
     };
     let mut cell = Cell::assemble(2, &setting);
-    let mut stats = Command::new(soda_binary());
-    stats.arg("stats").arg(cell.root(0)).args(["--once", "--json"]);
-    // What it can be asked by comes after the mount.
-    let answers =
-        || matches!(wait::run(&mut stats, PATIENCE), Finish::Exited(output) if output.status.success());
-    wait::in_time(PATIENCE, "the daemon does not answer", answers);
     test(&mut cell);
 }
 

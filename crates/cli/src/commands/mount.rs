@@ -153,12 +153,13 @@ async fn mount(plan: &Plan, on_grace: impl FnOnce()) -> Result<Mounted, CliError
     {
         tracing::warn!(%error, "the cache directory could not be noted: `soda recover` needs --cache-dir for it");
     }
-    let mounted = Mount::start(client.clone(), &hooks, &plan.dir, &mount_config(plan));
-    let mounted = mounted.map_err(CliError::from).and_then(|mount| {
+    let mounted = || -> Result<_, CliError> {
+        let control = ControlSocket::bind_early()?;
+        let mount = Mount::start(client.clone(), &hooks, &plan.dir, &mount_config(plan))?;
         let device = soda_fuse::find_mount(mount.dir()).ok().flatten().map(|entry| entry.device);
-        Ok((mount, ControlSocket::bind(device)?))
-    });
-    match mounted {
+        Ok((mount, control.for_mount(device)?))
+    };
+    match mounted() {
         Ok((mount, control)) => Ok(Mounted { client, mount, control }),
         Err(error) => {
             client.shutdown().await;

@@ -1,12 +1,14 @@
-//! The socket of a mount's daemon, before it can be found.
+//! The socket of a mount's daemon, before anybody is answered.
 
 use super::runtime_dir;
 use crate::error::CliError;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::net::UnixListener;
 
-/// Where a mount's daemon is going to be asked: it listens, but has no name yet.
+/// Where a mount's daemon is going to be asked: it listens. That of a new mount is found already, by another name: the kernel
+/// shows the mount before its daemon can answer, and who asks then waits for that.
 #[derive(Debug)]
 pub(crate) struct ControlSocket {
     device: Option<(u32, u32)>,
@@ -16,17 +18,35 @@ pub(crate) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// `device`: of the mount.
+    /// For a mount that another process serves still; nobody finds it.
     ///
     /// # Errors
     /// The runtime directory, the socket.
     pub(crate) fn bind(device: Option<(u32, u32)>) -> Result<ControlSocket, CliError> {
-        let dir = runtime_dir::made()?;
-        let minor = device.map_or(0, |(_, minor)| minor);
-        let path = dir.join(format!("mount-{}-{minor}.sock", std::process::id()));
-        let bound = bind(&path).map_err(CliError::io(format!("the control socket {}", path.display())));
-        let (listener, unfinished) = bound?;
+        let path = path_of(device)?;
+        let (listener, unfinished) = bind(&path).map_err(named(&path))?;
         Ok(ControlSocket { device, path, listener, unfinished })
+    }
+
+    /// For a mount that is going to be made.
+    ///
+    /// # Errors
+    /// As [`ControlSocket::bind`].
+    pub(crate) fn bind_early() -> Result<ControlSocket, CliError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        // Of a process in another PID namespace the number may be the same.
+        let path = runtime_dir::made()?.join(format!("starting-{}-{now}.sock", std::process::id()));
+        let bound = bind(&path).and_then(|(listener, unfinished)| Ok((listener, unfinished.rename(&path)?)));
+        let (listener, unfinished) = bound.map_err(named(&path))?;
+        Ok(ControlSocket { device: None, path, listener, unfinished })
+    }
+
+    /// The mount is there: `device` is its own.
+    ///
+    /// # Errors
+    /// The runtime directory.
+    pub(crate) fn for_mount(self, device: Option<(u32, u32)>) -> Result<ControlSocket, CliError> {
+        Ok(ControlSocket { device, path: path_of(device)?, ..self })
     }
 
     pub(crate) fn device(&self) -> Option<(u32, u32)> {
@@ -41,11 +61,26 @@ impl ControlSocket {
     }
 }
 
-/// The name of a socket that has none yet.
+fn path_of(device: Option<(u32, u32)>) -> Result<PathBuf, CliError> {
+    let minor = device.map_or(0, |(_, minor)| minor);
+    Ok(runtime_dir::made()?.join(format!("mount-{}-{minor}.sock", std::process::id())))
+}
+
+fn named(path: &Path) -> impl FnOnce(io::Error) -> CliError {
+    CliError::io(format!("the control socket {}", path.display()))
+}
+
+/// The name of a socket that is going to have another one.
 #[derive(Debug)]
 struct Unfinished(PathBuf);
 
 impl Unfinished {
+    fn rename(mut self, path: &Path) -> io::Result<Unfinished> {
+        std::fs::rename(&self.0, path)?;
+        path.clone_into(&mut self.0);
+        Ok(self)
+    }
+
     fn finish(self, path: &Path) -> io::Result<()> {
         std::fs::rename(&self.0, path)
     }

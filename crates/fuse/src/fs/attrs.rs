@@ -1,8 +1,8 @@
 //! Attributes and symbolic links' targets.
 
-use super::{Inner, Inode};
+use super::Inner;
 use crate::handles::{FileHandle, Path};
-use crate::nodes::{Fill, PageState};
+use crate::nodes::{Fill, Inode, PageState};
 use crate::notify::Done;
 use crate::wire::{Reply, SetAttrRequest};
 use soda_client::{Cached, OpenFile, Validity};

@@ -1,6 +1,7 @@
 //! Open directories and their listings.
 
-use super::{Inner, Named};
+use super::Inner;
+use super::answers::Named;
 use crate::handles::DirHandle;
 use crate::kept_listing::PageUse;
 use crate::nodes::{Inode, TakenIn};

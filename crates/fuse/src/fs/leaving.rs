@@ -3,6 +3,7 @@
 use super::Inner;
 use crate::handles::{DirHandle, Durability, FileHandle, Path};
 use crate::nodes::HandedNode;
+use crate::unpoisoned::Unpoisoned;
 use crate::wire::{Header, LockRequest, Op, Reply};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -38,7 +39,7 @@ pub(super) struct Wait {
 
 impl Leaving {
     fn waits(&self) -> MutexGuard<'_, Vec<Wait>> {
-        self.waits.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.waits.lock().unpoisoned()
     }
 
     pub(super) async fn begun(&self) {

@@ -8,6 +8,7 @@
 use super::Inner;
 use super::leaving::{Noted, Wait};
 use crate::handles::FileHandle;
+use crate::unpoisoned::Unpoisoned;
 use crate::wire::abi::lock as abi_lock;
 use crate::wire::{Header, LockRequest, Reply};
 use soda_client::LockWait;
@@ -42,7 +43,7 @@ struct Ending<'a> {
 
 impl RecordOwners {
     fn locked(&self) -> MutexGuard<'_, BTreeMap<(Fid, LockOwner), Through>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.0.lock().unpoisoned()
     }
 
     async fn set(&self, fid: Fid, owner: LockOwner, handle: u64) {

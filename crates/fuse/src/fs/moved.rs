@@ -10,6 +10,7 @@
 
 use super::Inner;
 use crate::nodes::Place;
+use crate::unpoisoned::Unpoisoned;
 use soda_types::{Fid, Name};
 use std::collections::HashMap;
 use std::io;
@@ -72,7 +73,7 @@ impl Moved {
     }
 
     fn found(&self) -> MutexGuard<'_, HashMap<u32, Found>> {
-        self.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.found.lock().unpoisoned()
     }
 
     fn note(&self, tid: u32, found: Found) {

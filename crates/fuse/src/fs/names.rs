@@ -1,7 +1,8 @@
 //! Names: look-up, creation, removal.
 
-use super::{Inner, Inode, NOT_OPEN, Named};
-use crate::nodes::TakenIn;
+use super::answers::Named;
+use super::{Inner, NOT_OPEN};
+use crate::nodes::{Inode, TakenIn};
 use crate::wire::Reply;
 use soda_client::{IfExists, NewNode, RenameHow, Replace};
 use soda_types::{Creds, Errno, Fid, FileKind, FsResult, Name};

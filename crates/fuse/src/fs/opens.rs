@@ -1,8 +1,8 @@
 //! open(2) and creat(2).
 
-use super::{Inner, Inode};
+use super::Inner;
 use crate::handles::{Durability, FileHandle, Path, Placement};
-use crate::nodes::PageState;
+use crate::nodes::{Inode, PageState};
 use crate::wire::abi::fopen;
 use crate::wire::{EntryOut, OpenOut, OpenRequest, Reply, Taken};
 use soda_client::{Cached, Entry, NewNode, OpenFile, OpenMode};

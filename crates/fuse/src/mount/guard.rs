@@ -19,6 +19,7 @@
 use super::table;
 use super::visitor::{self, Program};
 use crate::fs::FileSystem;
+use crate::unpoisoned::Unpoisoned;
 use crate::wire::device::Device;
 use crate::wire::{Handler, Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -105,7 +106,7 @@ impl<H> Guarded<H> {
     }
 
     fn lifeline(&self) -> MutexGuard<'_, Option<Lifeline>> {
-        self.lifeline.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.lifeline.lock().unpoisoned()
     }
 }
 
@@ -235,7 +236,7 @@ impl Daemon {
         self.status.rewind()?;
         match self.status.read_to_end(&mut status) {
             Ok(_) => Ok(state_of(&String::from_utf8_lossy(&status))),
-            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(State::Gone),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => Ok(State::Gone),
             Err(error) => Err(error),
         }
     }

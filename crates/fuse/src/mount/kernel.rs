@@ -3,6 +3,7 @@
 use super::{FILE_SYSTEM_TYPE, MountError};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
@@ -38,9 +39,9 @@ pub enum MountAccess {
 
 pub(super) fn check_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
     let bad = |cause: io::Error| {
-        // ENOTCONN: a mount whose daemon died.
-        let cause = match cause.raw_os_error() {
-            Some(107) => {
+        let cause = match Errno::from_io_error(&cause) {
+            // Its daemon died.
+            Some(Errno::NOTCONN) => {
                 io::Error::other(format!("a dead mount is there; run `soda umount {}`", dir.display()))
             }
             _ => cause,
@@ -161,7 +162,7 @@ fn receive_fd(socket: &OwnedFd) -> io::Result<OwnedFd> {
 pub(super) fn detach(dir: &Path) -> io::Result<()> {
     let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
     match rustix::mount::unmount(dir, flags) {
-        Err(rustix::io::Errno::PERM) => {
+        Err(Errno::PERM) => {
             let status = Command::new(HELPER).args(["-u", "-z", "-q", "--"]).arg(dir).status()?;
             match status.success() {
                 true => Ok(()),
@@ -185,7 +186,6 @@ mod tests {
 
     #[test]
     fn who_may_not_open_the_device_hears_of_its_mode() {
-        use rustix::io::Errno;
         let text = |errno: Errno| MountError::NoDevice(errno.into()).to_string();
         let denied = text(Errno::ACCESS);
         assert!(denied.contains("chmod a+rw /dev/fuse") && !denied.contains("modprobe"), "{denied}");

@@ -50,8 +50,8 @@ pub struct MountConfig {
     pub cores: Cores,
     pub transport: TransportChoice,
     /// How to start a process that calls [`guard()`] and does nothing else; it must be a child of this one. It sees to it that
-    /// those who wait for the mount get an error if this process is killed, even where Linux keeps a thread of it alive. Without
-    /// one (`None`) they may have to wait until somebody aborts the connection.
+    /// those who wait for the mount get an error if this process is killed, even where Linux keeps a thread of it alive.
+    /// Without one (`None`) they may have to wait until somebody aborts the connection.
     pub guard: Option<fn() -> Command>,
     /// How to start a process that calls [`visit`] with the arguments that are added, and does nothing else. It asks for
     /// something of the mount, as a take-over needs. Without one (`None`) the mount cannot be handed over, and over io_uring

@@ -1,6 +1,7 @@
 //! Inodes that the kernel knows pass to another process that serves the mount.
 
 use super::{Node, Nodes, Pages};
+use crate::unpoisoned::Unpoisoned;
 use crate::wire::NodeId;
 use serde::{Deserialize, Serialize};
 use soda_types::{Fid, Version};
@@ -38,7 +39,7 @@ impl Nodes {
     /// For a process that takes the mount over.
     pub(crate) fn hand_over(&self) -> Vec<HandedNode> {
         let of_shard = |shard: &Mutex<HashMap<NodeId, Node>>| {
-            let shard = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let shard = shard.lock().unpoisoned();
             shard.values().cloned().map(HandedNode).collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(of_shard).collect()

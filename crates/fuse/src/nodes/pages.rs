@@ -1,6 +1,7 @@
 //! What pages of a file's data the kernel may have.
 
 use super::{Fill, Nodes, PageState, Pages};
+use crate::unpoisoned::Unpoisoned;
 use soda_types::{Fid, Version};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -86,7 +87,7 @@ pub(super) struct Staying {
 
 impl Staying {
     fn fids(&self) -> MutexGuard<'_, HashSet<Fid>> {
-        self.fids.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.fids.lock().unpoisoned()
     }
 
     fn insert(&self, fid: Fid) {

@@ -11,8 +11,10 @@
 //! pages, from as many threads as are held up at a time. Somebody may keep one locked for good, or many may have to be written
 //! back first: where that takes long only recalls of these inodes go on to wait ([`Client::kernel_still_has`]).
 
-use super::{Done, ENOENT, Finished, LISTING_PATIENCE, Notifier, TAKE_IN, inval_record, report};
+use super::{Done, Finished, LISTING_PATIENCE, Notifier, TAKE_IN, inval_record, report};
+use crate::unpoisoned::Unpoisoned;
 use crate::wire::abi::notify;
+use rustix::io::Errno as Raw;
 use soda_client::{Client, NAMES_RUN_OUT};
 use soda_types::Fid;
 use std::collections::{BTreeSet, HashSet};
@@ -93,7 +95,7 @@ impl Notifier {
         let sent = self.sink.send(0, notify::INVAL_INODE, &[&inval_record(node, -1, 0)]);
         self.nodes.bar(fid);
         match sent {
-            Err(error) if error.raw_os_error() == Some(ENOENT) && self.nodes.is_known(node) => {
+            Err(error) if Raw::from_io_error(&error) == Some(Raw::NOENT) && self.nodes.is_known(node) => {
                 Dropped::NotTakenIn
             }
             result => {
@@ -155,7 +157,7 @@ impl Left {
     }
 
     fn locked(&self) -> MutexGuard<'_, Pages> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.0.lock().unpoisoned()
     }
 
     /// Those that nobody drops yet.

@@ -1,5 +1,5 @@
-//! All unsafe code of the program: memory that is lent to the kernel for requests over io_uring, and some calls that no crate has
-//! as safe functions. Whatever is here is safe to call; `cargo xtask check` refuses unsafe code anywhere else.
+//! All unsafe code of the program: memory that is lent to the kernel for requests over io_uring, and some calls that no crate
+//! has as safe functions. Whatever is here is safe to call; `cargo xtask check` refuses unsafe code anywhere else.
 //!
 //! A [`Room`] is the memory of one request. It is either a value that somebody owns, or one of those in [`Loans`]: it is moved
 //! there with a command and comes back with its completion. The kernel writes to its memory only in between. So whoever has a
@@ -209,9 +209,9 @@ impl Drop for Room {
 
 /// The rooms of another process. The kernel goes on to use the same addresses, whoever has the memory there.
 ///
-/// Which room is the one of a request that process has to know: Linux does not tell. If it were wrong, the kernel would write the
-/// next request to a room that is somebody's. It is the process that has served the mount until now, and so could do all to it
-/// that this one can. What cannot be true of it is refused: two rooms in one place, and two of one request.
+/// Which room is the one of a request that process has to know: Linux does not tell. If it were wrong, the kernel would write
+/// the next request to a room that is somebody's. It is the process that has served the mount until now, and so could do all to
+/// it that this one can. What cannot be true of it is refused: two rooms in one place, and two of one request.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// What the kernel calls the requests whose rooms are taken.
@@ -504,8 +504,8 @@ pub(super) fn policy_of(thread: Pid) -> io::Result<Policy> {
     }
 }
 
-/// Has no program that this process starts from here on inherit a descriptor but 0, 1 and 2: not even those that this process has
-/// inherited itself (close_range(2), `CLOSE_RANGE_CLOEXEC`; rustix has only calls for descriptors that have an owner).
+/// Has no program that this process starts from here on inherit a descriptor but 0, 1 and 2: not even those that this process
+/// has inherited itself (close_range(2), `CLOSE_RANGE_CLOEXEC`; rustix has only calls for descriptors that have an owner).
 ///
 /// # Errors
 /// `EINVAL` or `ENOSYS` before Linux 5.11.

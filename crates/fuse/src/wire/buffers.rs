@@ -1,6 +1,7 @@
 //! Buffers for requests and for the data of writes.
 
 use super::device::MAX_WRITE;
+use crate::unpoisoned::Unpoisoned;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -19,12 +20,12 @@ pub(super) struct BufferPool {
 
 impl BufferPool {
     pub(super) fn take(&self) -> Vec<u8> {
-        let spare = self.spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+        let spare = self.spare.lock().unpoisoned().pop();
         spare.unwrap_or_else(|| vec![0; BUFFER_LEN])
     }
 
     fn give(&self, buffer: Vec<u8>) {
-        let mut spare = self.spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut spare = self.spare.lock().unpoisoned();
         if spare.len() < SPARE_BUFFERS {
             spare.push(buffer);
         }

@@ -5,6 +5,7 @@
 //! pause sees to it that some come. Beside io_uring the device brings little, and nothing that anybody could ask for: there a
 //! thread polls, and is called by a [`Bell`].
 
+use crate::unpoisoned::Unpoisoned;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -69,11 +70,11 @@ impl Pause {
         if !self.wanted.load(Ordering::Acquire) {
             return;
         }
-        let mut resting = self.resting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut resting = self.resting.lock().unpoisoned();
         *resting += 1;
         self.changed.notify_all();
         while self.wanted.load(Ordering::Acquire) {
-            resting = self.changed.wait(resting).unwrap_or_else(|poisoned| poisoned.into_inner());
+            resting = self.changed.wait(resting).unpoisoned();
         }
         *resting -= 1;
     }
@@ -84,7 +85,7 @@ impl Pause {
     }
 
     pub(super) fn end(&self) {
-        let _resting = self.resting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _resting = self.resting.lock().unpoisoned();
         self.bell.as_ref().inspect(|bell| bell.hush());
         self.wanted.store(false, Ordering::Release);
         self.changed.notify_all();
@@ -92,11 +93,11 @@ impl Pause {
 
     /// Threads that may still read. Waits for a change for so long, unless there are none.
     pub(super) fn reading(&self, at_most: Duration) -> usize {
-        let resting = self.resting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let resting = self.resting.lock().unpoisoned();
         let reading = |resting: usize| self.alive.load(Ordering::Acquire).saturating_sub(resting);
         let is_same = |now: &mut usize| reading(*now) > 0;
         let waited = self.changed.wait_timeout_while(resting, at_most, is_same);
-        let (resting, _) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (resting, _) = waited.unpoisoned();
         reading(*resting)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::abi::Record;
 use super::{Sink, Unique};
+use rustix::io::Errno as Raw;
 use soda_client::Due;
 use soda_types::{Attr, Errno, FileKind, Timestamp};
 use std::hash::{DefaultHasher, Hasher};
@@ -194,8 +195,8 @@ impl Reply {
         let Some(sink) = self.sink.take() else { return Taken::No };
         match sink.send_by(self.unique, error, parts, self.due) {
             Ok(()) => Taken::Yes,
-            // ENOENT: the process was killed meanwhile; ENODEV: unmounted. Both are nobody's fault.
-            Err(error) if matches!(error.raw_os_error(), Some(2 | 19)) => Taken::No,
+            // The process was killed meanwhile; unmounted. Both are nobody's fault.
+            Err(error) if matches!(Raw::from_io_error(&error), Some(Raw::NOENT | Raw::NODEV)) => Taken::No,
             Err(error) => {
                 report_refused_reply(self.unique, &error);
                 // A refused answer leaves the process waiting: say so in a form that cannot be refused.
@@ -436,7 +437,10 @@ mod tests {
         reply().statfs(Statfs { block: 4096, blocks: 1, free: 1, inodes: 1, free_inodes: 1 });
         drop(reply());
         let lengths: Vec<_> = seen.0.lock().unwrap().iter().map(|(e, b)| (*e, b.len())).collect();
-        assert_eq!(lengths, [(0, 128), (0, 128), (0, 144), (0, 104), (0, 288), (0, 80), (-5, 0)]);
+        assert_eq!(
+            lengths,
+            [(0, 128), (0, 128), (0, 144), (0, 104), (0, 288), (0, 80), (-Raw::IO.raw_os_error(), 0)]
+        );
     }
 
     #[test]

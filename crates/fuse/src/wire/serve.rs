@@ -1,6 +1,6 @@
 //! From bytes to the [`Handler`]: what both transports have in common, and the threads that read the device.
 
-use super::abi;
+use super::abi::{self, Fields};
 use super::agreement::Agreement;
 use super::buffers::BufferPool;
 use super::descriptors::Descriptors;
@@ -11,7 +11,7 @@ use super::pause::Pause;
 use super::request::{SetXattrForm, parse_header, parse_write, parse_write_apart};
 use super::spare::Spare;
 use super::uring::{HandedQueues, Leave, NotEmptied, Uring};
-use super::{Handler, MalformedRequest, Op, Reply, Request, Sink};
+use super::{Handler, Header, MalformedRequest, Op, Reply, Request, Sink};
 use bytes::Bytes;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -256,15 +256,18 @@ impl<H: Handler> Dispatcher<H> {
         self.handler.abandon();
     }
 
-    /// A whole request that is no write.
-    fn request(&self, message: &[u8], reply: Reply) {
-        let (operation, header, fields) = match parse_header(message) {
-            Ok(parsed) => parsed,
-            Err(error) => return refuse(0, error, reply),
-        };
+    /// A request that is no write.
+    fn request(&self, (operation, header, fields): (u32, Header, Fields<'_>), reply: Reply) {
         match Op::parse(operation, fields, self.form) {
             Ok(op) => self.handler.handle(Request { header, op, payload: Bytes::new() }, reply),
             Err(error) => refuse(operation, error, reply),
+        }
+    }
+
+    fn write(&self, header: Header, write: Write, reply: Reply) {
+        match write {
+            Ok((op, payload)) => self.handler.handle(Request { header, op, payload }, reply),
+            Err(error) => refuse(abi::opcode::WRITE, error, reply),
         }
     }
 
@@ -290,21 +293,20 @@ impl<H: Handler> Dispatcher<H> {
 
     pub(super) fn dispatch(&self, message: &[u8], assembled: Assembled, reply: Reply) {
         match (assembled, parse_header(message)) {
-            (Assembled::Whole, _) => self.request(message, reply),
-            (Assembled::Write(Ok((op, payload))), Ok((_, header, _))) => {
-                self.handler.handle(Request { header, op, payload }, reply);
-            }
-            (Assembled::Write(Err(error)), _) | (_, Err(error)) => {
-                refuse(abi::opcode::WRITE, error, reply);
-            }
+            (_, Err(error)) => refuse(0, error, reply),
+            (Assembled::Whole, Ok(parsed)) => self.request(parsed, reply),
+            (Assembled::Write(write), Ok((_, header, _))) => self.write(header, write, reply),
         }
     }
 }
 
+/// With its data, which are apart.
+type Write = Result<(Op<'static>, Bytes), MalformedRequest>;
+
 /// A request that came in parts.
 pub(super) enum Assembled {
     Whole,
-    Write(Result<(Op<'static>, Bytes), MalformedRequest>),
+    Write(Write),
 }
 
 fn operation_of(message: &[u8]) -> u32 {
@@ -372,20 +374,18 @@ impl<H: Handler> Worker<H> {
         };
         let reply = Reply::new(header.unique, sink);
         if operation != abi::opcode::WRITE {
-            self.dispatcher.request(&buffer[..len], reply);
+            self.dispatcher.request((operation, header, fields), reply);
             return buffer;
         }
-        match parse_write(fields) {
+        let (write, buffer) = match parse_write(fields) {
             Ok((op, data)) => {
                 let (payload, buffer) = self.dispatcher.pool.detach(buffer, data);
-                self.dispatcher.handler.handle(Request { header, op, payload }, reply);
-                buffer
+                (Ok((op, payload)), buffer)
             }
-            Err(error) => {
-                refuse(operation, error, reply);
-                buffer
-            }
-        }
+            Err(error) => (Err(error), buffer),
+        };
+        self.dispatcher.write(header, write, reply);
+        buffer
     }
 }
 

@@ -1,6 +1,6 @@
 //! A process of its own that serves a file system: the ignored test `daemon` of the same program, which does what it is told.
 
-use super::{NullMount, UringOn, control, descriptors_in, wait_until};
+use super::{NullMount, Setting, UringOn, control, descriptors_in, wait_until};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,7 +21,8 @@ pub(crate) const READY: &str = "mounted";
 pub(crate) fn mount_at(dir: &Path, runtime: &tokio::runtime::Handle) -> NullMount {
     let transport = std::env::var(TRANSPORT).unwrap().parse::<TransportChoice>().unwrap();
     let _on = (transport == TransportChoice::Only(Transport::Uring)).then(|| UringOn::turn().unwrap());
-    NullMount::try_start_at(dir, transport, runtime).unwrap()
+    let setting = Setting { transport, dir: Some(dir), ..Setting::default() };
+    NullMount::try_start(setting, runtime).unwrap()
 }
 
 /// In the daemon: until the test ends, whatever becomes of it.

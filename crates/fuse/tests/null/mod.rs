@@ -23,7 +23,8 @@ use soda_client::Due;
 use soda_fuse::wire::connection::{ConnectError, Connection, Inherited, Transport, TransportChoice};
 use soda_fuse::wire::device::Device;
 use soda_fuse::wire::{
-    Agreement, AttrOut, Cores, EntryOut, Handler, Op, OpenOut, Readers, Reply, Request, Serving, Sink, Statfs,
+    Agreement, AttrOut, Cores, EntryOut, Handler, Op, OpenOut, QueueFault, Readers, Reply, Request, Serving,
+    Sink, Statfs,
 };
 use soda_types::{Attr, Errno, FileKind, Ino, Timestamp, Version};
 use std::collections::VecDeque;
@@ -303,10 +304,31 @@ impl Handler for NullFs {
     }
 }
 
+/// How one is mounted.
+#[derive(Debug)]
+pub(crate) struct Setting<'a> {
+    pub(crate) transport: TransportChoice,
+    pub(crate) readers: Readers,
+    /// `None`: a fresh one, which goes with the mount.
+    pub(crate) dir: Option<&'a Path>,
+    /// Of /dev/fuse. `None`: it is opened.
+    pub(crate) device: Option<OwnedFd>,
+    /// A queue of which the kernel is to refuse entries.
+    pub(crate) fault: Option<(usize, QueueFault)>,
+}
+
 /// `SODA_TEST_CORES=follow` has those who read the device go beside who asks.
-fn readers() -> Readers {
-    let cores = std::env::var("SODA_TEST_CORES").map_or(Cores::Free, |cores| cores.parse().unwrap());
-    Readers { threads: 3, cores }
+impl Default for Setting<'_> {
+    fn default() -> Self {
+        let cores = std::env::var("SODA_TEST_CORES").map_or(Cores::Free, |cores| cores.parse().unwrap());
+        Setting {
+            transport: TransportChoice::Auto,
+            readers: Readers { threads: 3, cores },
+            dir: None,
+            device: None,
+            fault: None,
+        }
+    }
 }
 
 /// A mount of it.
@@ -326,88 +348,33 @@ impl NullMount {
     /// # Errors
     /// As [`Connection::negotiate`] and [`Connection::serve`]; nothing stays mounted.
     pub(crate) fn try_start(
-        choice: TransportChoice,
+        setting: Setting<'_>,
         runtime: &tokio::runtime::Handle,
     ) -> Result<NullMount, ConnectError> {
-        let dir = new_dir();
-        let mut mount = NullMount::try_start_at(dir.path(), choice, runtime)?;
-        mount.own_dir = Some(dir);
-        Ok(mount)
-    }
-
-    /// # Errors
-    /// As [`NullMount::try_start`].
-    pub(crate) fn try_start_at(
-        dir: &Path,
-        choice: TransportChoice,
-        runtime: &tokio::runtime::Handle,
-    ) -> Result<NullMount, ConnectError> {
-        NullMount::try_start_with(dir, choice, readers(), runtime)
-    }
-
-    /// `first`: what is done with the connection before it is served.
-    ///
-    /// # Errors
-    /// As [`NullMount::try_start`].
-    pub(crate) fn try_start_after(
-        first: impl FnOnce(&mut Connection),
-        choice: TransportChoice,
-        runtime: &tokio::runtime::Handle,
-    ) -> Result<NullMount, ConnectError> {
-        let dir = new_dir();
-        let mut mount = NullMount::start_after(first, dir.path(), choice, readers(), runtime)?;
-        mount.own_dir = Some(dir);
-        Ok(mount)
-    }
-
-    /// # Errors
-    /// As [`NullMount::try_start`].
-    pub(crate) fn try_start_with(
-        dir: &Path,
-        choice: TransportChoice,
-        readers: Readers,
-        runtime: &tokio::runtime::Handle,
-    ) -> Result<NullMount, ConnectError> {
-        NullMount::start_after(|_| {}, dir, choice, readers, runtime)
-    }
-
-    fn start_after(
-        first: impl FnOnce(&mut Connection),
-        dir: &Path,
-        choice: TransportChoice,
-        readers: Readers,
-        runtime: &tokio::runtime::Handle,
-    ) -> Result<NullMount, ConnectError> {
-        NullMount::start_on(open_device(), first, dir, choice, readers, runtime)
-    }
-
-    /// With this descriptor of /dev/fuse.
-    pub(crate) fn start_on(
-        fd: OwnedFd,
-        first: impl FnOnce(&mut Connection),
-        dir: &Path,
-        choice: TransportChoice,
-        readers: Readers,
-        runtime: &tokio::runtime::Handle,
-    ) -> Result<NullMount, ConnectError> {
+        let Setting { transport, readers, dir, device, fault } = setting;
+        let own_dir = dir.is_none().then(new_dir);
+        let dir = dir.or(own_dir.as_ref().map(|own| own.path())).unwrap().to_owned();
+        let fd = device.unwrap_or_else(open_device);
         let data = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", fd.as_raw_fd());
         let data = std::ffi::CString::new(data).unwrap();
-        rustix::mount::mount("null", dir, "fuse.null", MountFlags::NOATIME, data.as_c_str()).unwrap();
+        rustix::mount::mount("null", &dir, "fuse.null", MountFlags::NOATIME, data.as_c_str()).unwrap();
         let device = Device::new(fd);
         let fs = NullFs::default();
-        fs.0.dir.set(dir.to_owned()).unwrap();
-        let served = Connection::negotiate(&device, choice, readers).and_then(|mut connection| {
-            first(&mut connection);
+        fs.0.dir.set(dir.clone()).unwrap();
+        let served = Connection::negotiate(&device, transport, readers).and_then(|mut connection| {
+            if let Some((queue, fault)) = fault {
+                connection.spoil(queue, fault);
+            }
             let (agreement, answers) = (connection.agreement(), connection.answers());
             Ok((connection.serve(Arc::new(fs.clone()), runtime)?, agreement, answers))
         });
         match served {
             Ok(((serving, transport), agreement, answers)) => {
-                let (serving, dir, fs) = (Some(serving), dir.to_owned(), fs.0);
-                Ok(NullMount { fs, device, transport, agreement, answers, serving, dir, own_dir: None })
+                let (serving, fs) = (Some(serving), fs.0);
+                Ok(NullMount { fs, device, transport, agreement, answers, serving, dir, own_dir })
             }
             Err(error) => {
-                let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
+                let _ = rustix::mount::unmount(&dir, UnmountFlags::DETACH);
                 Err(error)
             }
         }
@@ -570,7 +537,8 @@ pub(crate) fn on_each(test: impl Fn(NullMount)) {
 }
 
 pub(crate) fn start(transport: Transport, runtime: &tokio::runtime::Handle) -> NullMount {
-    NullMount::try_start(TransportChoice::Only(transport), runtime).unwrap()
+    let transport = TransportChoice::Only(transport);
+    NullMount::try_start(Setting { transport, ..Setting::default() }, runtime).unwrap()
 }
 
 /// Whether io_uring is to be tested: most kernels have it switched off.

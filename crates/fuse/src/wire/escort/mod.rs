@@ -38,6 +38,7 @@ mod yielding;
 pub(in crate::wire) use sched::check as check_idle;
 pub(in crate::wire) use yielding::{Place as YieldingPlace, Yielding};
 
+use crate::unpoisoned::Unpoisoned;
 use policy::Run;
 use rustix::thread::{CpuSet, Pid};
 use sched::Policy;
@@ -84,7 +85,7 @@ impl FromStr for Cores {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex.lock().unpoisoned()
 }
 
 /// Threads that answer the kernel and may wait for their core for long.

@@ -3,6 +3,7 @@
 use super::policy::{Judge, Look, Pauses, Reason, Verdict};
 use super::sched::{self, Observed};
 use super::{Escort, Reader, TICK, lock};
+use crate::unpoisoned::Unpoisoned;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -42,7 +43,7 @@ fn next_caller(escort: &Escort) -> Option<u32> {
         if let Some(caller) = orders.wanted.take() {
             return Some(caller);
         }
-        orders = escort.ordered.wait(orders).unwrap_or_else(|poisoned| poisoned.into_inner());
+        orders = escort.ordered.wait(orders).unpoisoned();
     }
 }
 
@@ -132,6 +133,6 @@ fn has_ended_within_tick(escort: &Escort) -> bool {
         return true;
     }
     let waited = escort.ordered.wait_timeout(orders, TICK);
-    let (orders, _) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+    let (orders, _) = waited.unpoisoned();
     orders.has_ended
 }

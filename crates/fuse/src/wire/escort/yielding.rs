@@ -16,6 +16,7 @@
 use super::policy::{Judge, Look, Pauses, Reason, Run, Trial, Verdict};
 use super::sched::{self, Observed, Policy, Seen};
 use super::{Hurry, TICK, lock};
+use crate::unpoisoned::Unpoisoned;
 use rustix::thread::Pid;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -135,11 +136,11 @@ impl Yielding {
                 return Some(std::mem::take(&mut orders.wanted));
             }
             if !is_watching {
-                orders = self.ordered.wait(orders).unwrap_or_else(|poisoned| poisoned.into_inner());
+                orders = self.ordered.wait(orders).unpoisoned();
                 continue;
             }
             let waited = self.ordered.wait_timeout(orders, TICK);
-            let (after, timed_out) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+            let (after, timed_out) = waited.unpoisoned();
             orders = after;
             if timed_out.timed_out() && orders.wanted.is_empty() && !orders.has_ended {
                 return Some(Vec::new());

@@ -5,6 +5,7 @@
 //! both when it pleases; the inode goes with the name, which it keeps only if that may be believed for a while
 //! (`fuse_dentry_delete`).
 
+use crate::unpoisoned::Unpoisoned;
 use crate::wire::Reply;
 use crate::wire::abi::{IN_HEADER_LEN, NodeId, opcode};
 use crate::wire::reply::{AttrOut, EntryOut};
@@ -37,7 +38,7 @@ impl Decoy {
 
     /// From now on this name leads to it.
     fn put_out(&self, name: &str) {
-        *self.name.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = name.to_owned();
+        *self.name.lock().unpoisoned() = name.to_owned();
         self.is_out.store(true, Ordering::Release);
     }
 
@@ -52,7 +53,7 @@ impl Decoy {
         if !self.is_out.load(Ordering::Acquire) || !is_lookup || !is_in_root {
             return false;
         }
-        let name = self.name.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let name = self.name.lock().unpoisoned();
         let wanted = message.get(IN_HEADER_LEN..).and_then(|rest| rest.strip_suffix(&[0]));
         wanted == Some(name.as_bytes())
     }

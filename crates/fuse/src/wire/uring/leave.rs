@@ -20,6 +20,7 @@ use super::decoy;
 use super::nudge::Nudges;
 use super::ring::Entry;
 use super::{Queue, State, is_online};
+use crate::unpoisoned::Unpoisoned;
 use crate::wire::audited::PAYLOAD_LEN;
 use crate::wire::device::Device;
 use crate::wire::entry_memory::{HEADER_SPACE, QueueMemory};
@@ -145,7 +146,7 @@ impl Queue {
     /// Waits until it is so, for a time.
     fn wait_until(&self, limit: Duration, is_so: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let waited = self.changed.wait_timeout_while(self.state(), limit, |state| !is_so(state));
-        waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+        waited.unpoisoned().0
     }
 
     /// Whether its thread hands nothing on; waits for that for a time.

@@ -28,6 +28,7 @@ mod nudge;
 mod ring;
 mod worker;
 
+use crate::unpoisoned::Unpoisoned;
 pub(crate) use heir::Inheritance;
 pub(crate) use leave::Leave;
 pub use leave::{HandedQueues, NotEmptied};
@@ -295,7 +296,7 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock().unpoisoned()
     }
 
     /// The mount is gone: nobody waits for answers.
@@ -447,11 +448,11 @@ mod tests {
     #[test]
     fn a_request_is_answered_once() {
         let queue = queue_with(5);
-        let errno = |sent: io::Result<()>| sent.unwrap_err().raw_os_error();
-        assert_eq!(errno(queue.send(6, 0, &[])), Some(2));
-        assert_eq!(errno(queue.send(5, 0, &[&vec![0; PAYLOAD_LEN + 1]])), Some(22));
+        let errno = |sent: io::Result<()>| Errno::from_io_error(&sent.unwrap_err());
+        assert_eq!(errno(queue.send(6, 0, &[])), Some(Errno::NOENT));
+        assert_eq!(errno(queue.send(5, 0, &[&vec![0; PAYLOAD_LEN + 1]])), Some(Errno::INVAL));
         queue.send(5, 0, &[b"yes"]).unwrap();
-        assert_eq!(errno(queue.send(5, 0, &[])), Some(2));
+        assert_eq!(errno(queue.send(5, 0, &[])), Some(Errno::NOENT));
         let answers = queue.fall_asleep(0).unwrap();
         assert_eq!(answers.entries[0].payload(), b"yes");
         assert_eq!(answers.entries[0].header(16), abi::out_header(19, 0, 5));
@@ -473,7 +474,7 @@ mod tests {
     fn nothing_is_answered_after_the_end() {
         let queue = queue_with(5);
         queue.end();
-        assert_eq!(queue.send(5, 0, &[]).unwrap_err().raw_os_error(), Some(19));
+        assert_eq!(Errno::from_io_error(&queue.send(5, 0, &[]).unwrap_err()), Some(Errno::NODEV));
         assert!(queue.fall_asleep(0).is_none());
     }
 

@@ -17,6 +17,7 @@
 use super::Queue;
 use super::cores::run_on;
 use super::decoy::{self, Decoy};
+use crate::unpoisoned::Unpoisoned;
 use crate::wire::Sink;
 use crate::wire::abi::{NodeId, Record, notify, opcode};
 use crate::wire::device::Device;
@@ -144,7 +145,7 @@ impl Nudges {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock().unpoisoned()
     }
 
     /// The kernel knows this regular file, or is about to.
@@ -192,10 +193,10 @@ impl Nudges {
             }
             state = match state.next(Instant::now()) {
                 Ok(to_do) => return Some(to_do),
-                Err(None) => self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),
+                Err(None) => self.changed.wait(state).unpoisoned(),
                 Err(Some(wait)) => {
                     let waited = self.changed.wait_timeout(state, wait);
-                    waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+                    waited.unpoisoned().0
                 }
             };
         }
