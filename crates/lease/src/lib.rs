@@ -13,6 +13,8 @@
 //! * [`conflict`]: which leases exclude each other, as pure rules, subtrees included.
 //! * [`locks::LockTable`]: flock(2) and fcntl(2) locks, which are no leases: programs ask for them. A session that is alone with
 //!   a file decides about its locks by itself: [`locks::Delegations`], and the client's [`locks::Delegate`].
+//! * [`space::Space`], [`numbers::Numbers`]: what the server sets aside for what sessions do under their leases and tell it
+//!   later, so that it can refuse none of that: space, and numbers for new inodes.
 //!
 //! # The states of a lease
 //! ```text
@@ -57,6 +59,8 @@
 pub mod conflict;
 pub mod holder;
 pub mod locks;
+pub mod numbers;
+pub mod space;
 pub mod table;
 
 pub use holder::{DriftMargin, Holder, HolderConfig, Holding, RecallStep, Ticket};

@@ -29,11 +29,13 @@
 //! * [`Change`], [`Record`]: what is logged, and which objects it touches.
 //! * [`Log`]: what is pending, in memory; sans-IO.
 //! * [`coalesce()`]: a list of records into a shorter one that leads to the same state; pure.
+//! * [`reserve`]: what the server has set aside for it.
 //! * [`segments`]: the log on the local disk, and what is found there after a crash.
 //! * [`world`]: for tests, here and at the server: a reference and random histories.
 
 mod coalesce;
 mod log;
+pub mod reserve;
 pub mod segments;
 pub mod world;
 

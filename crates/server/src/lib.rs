@@ -22,9 +22,8 @@
 //! * Tools: `clock`, `random`, `rounds` (which start of the server, which round of syncs), `config`, `starting`, `memory`,
 //!   `metrics`, `troubles` (what is logged seldom), `net` (sockets, and the memory of what came on them), `respond` (how a reply
 //!   is encoded), `places`, `sync` (group commit).
-//! * Stored: `numbers` (inode numbers that sessions may give), `records` (what is in the store beside the volume), `durability`
-//!   (which changes are known to be on the medium).
-//! * State: `session` (slots, open files), `space` (reserved), `link` (a connection with what arrived on it), `put_off` (calls
+//! * Stored: `records` (what is in the store beside the volume), `durability` (which changes are known to be on the medium).
+//! * State: `session` (slots, open files), `link` (a connection with what arrived on it), `put_off` (calls
 //!   about locks that wait for a delegate), `core` (what the one lock guards), `agenda` (what is noted for others to do),
 //!   `shared` (all that every part knows).
 //! * The lock: `guard` locks the core and carries out what the table decides; `lock_waits` and `register` (the store's list of
@@ -57,7 +56,6 @@ mod locking;
 mod memory;
 mod metrics;
 mod net;
-mod numbers;
 mod places;
 mod put_off;
 mod random;
@@ -72,7 +70,6 @@ mod served;
 mod server;
 mod session;
 mod shared;
-mod space;
 mod starting;
 mod sync;
 mod troubles;

@@ -3,12 +3,12 @@
 //! Every record is a version byte and a postcard body. A change's reply travels in the batch of the change, so that both
 //! are there after a crash, or neither.
 
-use crate::numbers::NumbersRecord;
 use crate::random::random;
 use crate::rounds::{DurabilityRecord, Round};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use soda_lease::numbers::NumbersRecord;
 use soda_storage::{MetaRead, MetaStore, StorageError, Table};
 use soda_types::{ClientId, Ino, Sequence, SessionId, Slot, Timestamp};
 use std::ops::ControlFlow;
@@ -271,11 +271,11 @@ pub(crate) fn number(key: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::numbers::BLOCK_MAX;
     use crate::rounds::BootId;
     use proptest::prelude::*;
     use proptest::sample::Index;
     use proptest::test_runner::TestRunner;
+    use soda_lease::numbers::BLOCK_MAX;
     use soda_storage::{Batch, MemoryMeta};
     use std::collections::{BTreeMap, BTreeSet};
 

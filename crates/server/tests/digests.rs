@@ -433,6 +433,47 @@ async fn what_is_reserved_is_free_for_its_owner_only_and_until_it_ends() {
 
 // SEMANTICS 16
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_used_up_is_not_reserved_once_more_after_a_restart() {
+    const QUOTA: u64 = 64 << 20;
+    // Records take a bit of it, and are not merged alike.
+    const ABOUT: u64 = 256 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config.quota = Some(QUOTA);
+    let server = Server::start(config.clone()).unwrap();
+    let mut teller = Teller::connect(&server).await;
+    let reserve = Call::Reserve { inodes: 0, bytes: QUOTA / 2 };
+    let Ok(Answer::Reserved { bytes, .. }) = teller.client.ask(reserve).await.result else { panic!() };
+    assert_eq!(bytes, QUOTA / 2);
+    let other = Client::connect(&server).await;
+    let free = async |client: &Client| match client.ask(Call::StatFs { fid: client.root }).await.result {
+        Ok(Answer::Stats(stats)) => stats.free_bytes,
+        answer => panic!("{answer:?}"),
+    };
+    let reserved = free(&other).await;
+    // In a digest, and by small changes that go through.
+    let records = (0..4).flat_map(|at| teller.file(&format!("told{at}"), &vec![at; 512 << 10]).1).collect();
+    digested(&teller.tell(records).await);
+    for at in 0..300 {
+        teller.client.create(teller.client.root, &format!("through{at}")).await.unwrap();
+    }
+    let before = free(&other).await;
+    assert!(
+        before + ABOUT > reserved,
+        "{before} bytes are free of {reserved}: it was not taken from what is reserved"
+    );
+    server.shutdown().await;
+    let server = Server::start(config).unwrap();
+    let (teller, other) =
+        (Client::resume(&server, teller.client.key()).await, Client::resume(&server, other.key()).await);
+    let after = free(&other).await;
+    assert!(after.abs_diff(before) < ABOUT, "{after} bytes are free after the restart, {before} before");
+    drop((teller, other));
+    end(server, dir.path()).await;
+}
+
+// SEMANTICS 16
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_reserved_for_who_is_away_is_to_be_had_where_nothing_else_is_left() {
     const QUOTA: u64 = 64 << 20;
     const LEN: usize = 1 << 20;

@@ -2,9 +2,11 @@
 
 use crate::layout::{Layout, Tree};
 use crate::sabotage::Sabotage;
+use soda_lease::space::Full;
 use soda_lease::table::{BackOff, DeepLeases, Equation8, ObjectTerm};
 use soda_lease::{DriftMargin, TableConfig};
 use soda_model::Rng;
+use soda_oplog::reserve::Most;
 use soda_protocol::DigestSlots;
 use soda_types::Slot;
 use std::time::Duration;
@@ -46,8 +48,21 @@ pub struct SimConfig {
     pub heirs: Heirs,
     pub writes: Writes,
     pub locks: FileLocks,
+    pub room: Option<Room>,
     pub extent: Extent,
     pub sabotage: Sabotage,
+}
+
+/// What the server has room for, and sets aside for its clients; without it neither space is counted nor numbers of inodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Bytes.
+    pub capacity: u64,
+    /// What a client has set aside for what it does and tells later.
+    pub reserve: Most,
+    /// It gives that back when it has not needed it for so long.
+    pub idle: Duration,
+    pub full: Full,
 }
 
 /// Whether programs lock files.
@@ -136,6 +151,8 @@ pub enum Shape {
     Deep,
     /// [`SimConfig::logged`]
     Logged,
+    /// [`SimConfig::full`]
+    Full,
 }
 
 /// What a connection promises about the order of messages.
@@ -223,6 +240,7 @@ impl SimConfig {
             heirs: Heirs::Never,
             writes: Writes::Through,
             locks: FileLocks::Unused,
+            room: None,
             extent: Extent::All,
             sabotage: Sabotage::None,
         }
@@ -378,6 +396,30 @@ impl SimConfig {
         SimConfig { shape: Shape::Logged, writes, ..config }
     }
 
+    /// As [`SimConfig::behind`], with clients that have numbers of inodes and space set aside, and a disk at the server that is
+    /// full now and then: of space that is set aside, and of what they have written.
+    pub fn full(seed: u64) -> SimConfig {
+        const CHANGE: u64 = 1100;
+        const KEPT: u64 = 300;
+        let config = match seed % 4 {
+            0 => SimConfig::deep(seed),
+            1 => SimConfig::harsh(seed),
+            _ => SimConfig::behind(seed),
+        };
+        let mut rng = Rng::new(seed ^ 0xf011_f011);
+        let term = config.table.session_term;
+        let reserve = Most { inodes: rng.pick(&[2, 6, 40]), bytes: CHANGE * rng.pick(&[4, 12, 40]) };
+        let written = KEPT * u64::from(config.objects) * u64::from(config.cells);
+        let set_aside = reserve.bytes * config.clients as u64;
+        let capacity = written + set_aside * rng.pick(&[1, 2, 4]) / 2;
+        let idle = rng.pick(&[term / 10, term * 2]);
+        let full = rng.pick(&[Full::SaysTheStore, Full::IsSaidHere]);
+        let room = Some(Room { capacity, reserve, idle, full });
+        let changes_percent = rng.pick(&[50, 80]);
+        // Questions for space rest on messages that come in their order, once.
+        SimConfig { shape: Shape::Full, changes_percent, room, order: Order::Kept, ..config }
+    }
+
     pub fn layout(&self) -> Layout {
         let tree = match self.table.deep_leases {
             DeepLeases::Off => Tree::Flat,
@@ -431,6 +473,7 @@ impl SimConfig {
             Shape::Cuts => " --cuts",
             Shape::Deep => " --deep",
             Shape::Logged => " --logged",
+            Shape::Full => " --full",
         };
         if self.extent == Extent::Plain {
             command += " --plain";

@@ -30,6 +30,10 @@ pub struct Context {
     /// File locks that were taken, and those of them without the server.
     pub locks: u64,
     pub locks_here: u64,
+    /// Operations that there was no room for.
+    pub refused_for_space: u64,
+    /// Inodes that clients have made by themselves, under numbers that were set aside for them.
+    pub numbered_here: u64,
     /// fsyncs that the client's own disk was enough for.
     pub synced_here: u64,
     /// fsyncs that a sync along with their digest was enough for.
@@ -53,6 +57,8 @@ impl Context {
             behind_others: 0,
             locks: 0,
             locks_here: 0,
+            refused_for_space: 0,
+            numbered_here: 0,
             synced_here: 0,
             synced_along: 0,
             uids: 0,

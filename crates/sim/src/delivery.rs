@@ -1,6 +1,7 @@
 //! Messages travel as TCP takes them: in order or broken. Loss is a connection that breaks with what is on the way; a cut
 //! link holds everything back until it heals, or the connection breaks first. Runs may ask for worse ([`Order`], [`Copies`]);
-//! not for file locks, which rest on TCP, and on a server that reads nothing from a connection when the session has another one.
+//! not for file locks and questions for space, which rest on TCP, and on a server that reads nothing from a connection when the
+//! session has another one.
 
 use crate::clock::Time;
 use crate::config::{Copies, Order};
@@ -19,7 +20,7 @@ struct Travel {
 impl Context {
     pub fn send_to_server(&mut self, id: ConnId, message: ToServer) {
         let Some(Travel { arrives, copy }) = self.travel(id, |one| &mut one.last_to_server) else { return };
-        if let Some(copy) = copy.filter(|_| !message.is_of_locks()) {
+        if let Some(copy) = copy.filter(|_| !message.comes_once()) {
             self.after(copy, Event::CopyAtServer(id, message.clone()));
         }
         self.schedule(arrives, Event::ArrivesAtServer(id, message));
@@ -27,7 +28,7 @@ impl Context {
 
     pub fn send_to_client(&mut self, id: ConnId, message: ToClient) {
         let Some(Travel { arrives, copy }) = self.travel(id, |one| &mut one.last_to_client) else { return };
-        if let Some(copy) = copy.filter(|_| !message.is_of_locks()) {
+        if let Some(copy) = copy.filter(|_| !message.comes_once()) {
             self.after(copy, Event::ArrivesAtClient(id, message.clone()));
         }
         self.schedule(arrives, Event::ArrivesAtClient(id, message));

@@ -34,7 +34,8 @@ pub mod server;
 pub mod world;
 
 pub use config::{
-    Behind, Copies, Extent, FileLocks, Fsync, Heirs, LogPlace, Order, SimConfig, Syncs, TakeOver, Writes,
+    Behind, Copies, Extent, FileLocks, Fsync, Heirs, LogPlace, Order, Room, SimConfig, Syncs, TakeOver,
+    Writes,
 };
 pub use context::{Digest, Show};
 pub use property::{Property, Violation};

@@ -1,8 +1,8 @@
 //! Repeats a run of the simulation by its seed, or runs many.
 //!
 //! `cargo run --release -p soda-sim -- --seed 7 [--count 100] [--sabotage NAME] [--drift-ppm N] [--trace]`, and for other shapes
-//! `--crowded`, `--behind`, `--harsh`, `--cuts`, `--deep` or `--logged`; `--plain` leaves out what a seed did not stand for at
-//! first.
+//! `--crowded`, `--behind`, `--harsh`, `--cuts`, `--deep`, `--logged` or `--full`; `--plain` leaves out what a seed did not stand
+//! for at first.
 
 use soda_sim::{Extent, Sabotage, Show, SimConfig, run};
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         Err(message) => {
             eprintln!(
                 "{message}\nusage: soda-sim [--seed N] [--count N] [--sabotage NAME] [--drift-ppm N] \
-                 [--crowded|--behind|--harsh|--cuts|--deep|--logged] [--plain] [--trace]"
+                 [--crowded|--behind|--harsh|--cuts|--deep|--logged|--full] [--plain] [--trace]"
             );
             ExitCode::from(2)
         }
@@ -75,6 +75,10 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
             }
             "--logged" => {
                 options.shape = SimConfig::logged;
+                continue;
+            }
+            "--full" => {
+                options.shape = SimConfig::full;
                 continue;
             }
             _ => {}

@@ -4,7 +4,8 @@ use crate::deed::Deed;
 use crate::register::{Object, OpUid, Register, Stamp, Value};
 use soda_oplog::{DigestId, Record};
 use soda_protocol::ReclaimStep;
-use soda_types::{Coverage, Epoch, Fid, Grant, Lock, Recall, RecallAck, Scope, Sequence, SessionId};
+use soda_types::{Coverage, Epoch, Fid, Grant, Ino, Lock, Recall, RecallAck, Scope, Sequence, SessionId};
+use std::ops::Range;
 use std::time::Duration;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,6 +55,9 @@ pub struct DigestCall {
     /// The one before it, if that has no answer.
     pub after: Option<DigestId>,
     pub records: Vec<Record>,
+    /// The number of each inode that it makes, in order; none where numbers are not counted. (In the real protocol the record has
+    /// it. Here inodes are told apart by what no mistake can give twice.)
+    pub numbers: Vec<Ino>,
     /// What it makes about whose locks the client decides.
     pub locks: Vec<Object>,
     /// What each register's stamp is afterwards, as the client has counted (versions, in the real protocol).
@@ -116,6 +120,12 @@ pub enum ToServer {
         object: Object,
         call: LockCall,
     },
+    /// So many more numbers of inodes are to be set aside, and so many bytes in place of those that were.
+    Reserve {
+        tag: Tag,
+        inodes: u32,
+        bytes: u64,
+    },
     Acks(Vec<RecallAck>),
     Release(Vec<RecallAck>),
     Progress(Vec<Fid>),
@@ -128,9 +138,9 @@ pub enum ToServer {
 }
 
 impl ToServer {
-    /// What is true only in the order in which it was sent.
-    pub fn is_of_locks(&self) -> bool {
-        matches!(self, ToServer::Lock { .. })
+    /// What is true only in the order in which it was sent, and once.
+    pub fn comes_once(&self) -> bool {
+        matches!(self, ToServer::Lock { .. } | ToServer::Reserve { .. })
     }
 }
 
@@ -193,6 +203,15 @@ pub enum ToClient {
         object: Object,
         epoch: Epoch,
     },
+    /// The operation was not done.
+    NoSpace {
+        tag: Tag,
+    },
+    Reserved {
+        tag: Tag,
+        numbers: Range<u64>,
+        bytes: u64,
+    },
     SessionEnded {
         tag: Tag,
     },
@@ -243,9 +262,9 @@ pub enum Undone {
 }
 
 impl ToClient {
-    /// What is true only in the order in which it was sent.
-    pub fn is_of_locks(&self) -> bool {
-        matches!(self, ToClient::Locked { .. } | ToClient::RecallLocks { .. })
+    /// What is true only in the order in which it was sent, and once.
+    pub fn comes_once(&self) -> bool {
+        matches!(self, ToClient::Locked { .. } | ToClient::RecallLocks { .. } | ToClient::Reserved { .. })
     }
 }
 

@@ -25,6 +25,8 @@ pub enum Property {
     Synced,
     /// File locks that exclude each other are held, or nobody has one that is in the way.
     Locked,
+    /// The server has no room, or no number, for what it has promised it for.
+    Room,
 }
 
 impl fmt::Display for Violation {

@@ -112,6 +112,30 @@ pub enum Sabotage {
     /// Nor does it wait, after a restart, for those who had locks before.
     LocksInGrace,
 
+    // With reservations, and a disk that is full now and then:
+    /// A client does not count what it has not told when it does more.
+    CountNothingUntold,
+    /// When it asks for more, it does not count what goes through the server meanwhile.
+    CountNothingThrough,
+    /// The server does not know any more after a restart which space was set aside.
+    ForgetReservations,
+    /// After a restart it sets aside again what had been used up.
+    KeepUsedUp,
+    /// It tells a client what is set aside before that is durable.
+    ReserveUnsynced,
+    /// It does not know any more after a restart whose numbers of inodes are.
+    ForgetNumbers,
+    /// Its numbers start anew after a restart.
+    NumbersStartAnew,
+    /// It sets aside what is taken already.
+    ReserveWhatIsTaken,
+    /// It lets others take what is set aside.
+    TakeWhatIsReserved,
+    /// Who is away keeps what was set aside for it.
+    KeepSpaceOfTheAway,
+    /// So does who has gone.
+    KeepSpaceOfTheEnded,
+
     // With deep leases:
     /// The server says that a deep lease covers what lies in one of its holes.
     ForgetHoles,
@@ -185,6 +209,21 @@ impl Sabotage {
         Sabotage::TellWithoutLocks,
         Sabotage::DecideUntold,
         Sabotage::LocksInGrace,
+    ];
+
+    /// Found with [`SimConfig::full`](crate::SimConfig::full).
+    pub const ROOM: [Sabotage; 11] = [
+        Sabotage::CountNothingUntold,
+        Sabotage::CountNothingThrough,
+        Sabotage::ForgetReservations,
+        Sabotage::KeepUsedUp,
+        Sabotage::ReserveUnsynced,
+        Sabotage::ForgetNumbers,
+        Sabotage::NumbersStartAnew,
+        Sabotage::ReserveWhatIsTaken,
+        Sabotage::TakeWhatIsReserved,
+        Sabotage::KeepSpaceOfTheAway,
+        Sabotage::KeepSpaceOfTheEnded,
     ];
 
     /// Found with [`SimConfig::behind`](crate::SimConfig::behind) where fsync is content with the client's disk.
@@ -279,6 +318,17 @@ impl Sabotage {
             | Sabotage::TellWithoutLocks
             | Sabotage::DecideUntold
             | Sabotage::LocksInGrace => Property::Locked,
+            Sabotage::CountNothingUntold
+            | Sabotage::CountNothingThrough
+            | Sabotage::ForgetReservations
+            | Sabotage::KeepUsedUp
+            | Sabotage::ReserveUnsynced
+            | Sabotage::ForgetNumbers
+            | Sabotage::NumbersStartAnew
+            | Sabotage::ReserveWhatIsTaken
+            | Sabotage::TakeWhatIsReserved
+            | Sabotage::KeepSpaceOfTheAway
+            | Sabotage::KeepSpaceOfTheEnded => Property::Room,
         })
     }
 }
@@ -297,8 +347,8 @@ impl FromStr for Sabotage {
     type Err = UnknownSabotage;
     fn from_str(text: &str) -> Result<Sabotage, UnknownSabotage> {
         let behind =
-            [&Sabotage::BEHIND[..], &Sabotage::DIGESTS, &Sabotage::ALONG, &Sabotage::LOCKS, &Sabotage::LOCAL]
-                .concat();
+            [&Sabotage::BEHIND[..], &Sabotage::DIGESTS, &Sabotage::ALONG, &Sabotage::LOCKS, &Sabotage::LOCAL];
+        let behind = [&behind.concat()[..], &Sabotage::ROOM].concat();
         let mut all = [Sabotage::None].into_iter().chain(Sabotage::ALL).chain(behind).chain(Sabotage::DEEP);
         all.find(|one| one.to_string() == text).ok_or_else(|| UnknownSabotage(text.to_owned()))
     }

@@ -28,6 +28,10 @@ pub struct Report {
     /// File locks that were taken, and those of them without the server.
     pub locks: u64,
     pub locks_here: u64,
+    /// Operations that there was no room for.
+    pub refused_for_space: u64,
+    /// Inodes that clients have made by themselves, under numbers that were set aside for them.
+    pub numbered_here: u64,
     /// fsyncs that the client's own disk was enough for.
     pub synced_here: u64,
     /// fsyncs that a sync along with their digest was enough for.
@@ -69,6 +73,8 @@ pub fn run(config: SimConfig, show: Show) -> Report {
         behind_others: context.behind_others,
         locks: context.locks,
         locks_here: context.locks_here,
+        refused_for_space: context.refused_for_space,
+        numbered_here: context.numbered_here,
         synced_here: context.synced_here,
         synced_along: context.synced_along,
         counters: world.server.counters(),

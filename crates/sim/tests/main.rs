@@ -5,5 +5,6 @@ mod behind;
 mod deep;
 mod determinism;
 mod heirs;
+mod room;
 mod sabotage;
 mod safety;

@@ -101,6 +101,11 @@ fn every_mistake_with_file_locks_is_found() {
 }
 
 #[test]
+fn every_mistake_with_reservations_is_found() {
+    are_found(&Sabotage::ROOM, SimConfig::full);
+}
+
+#[test]
 fn every_mistake_with_local_fsync_is_found() {
     are_found(&Sabotage::LOCAL[..3], with_local_fsync);
     are_found(&Sabotage::LOCAL[3..], behind);

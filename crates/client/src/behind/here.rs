@@ -11,6 +11,7 @@ use crate::log::Behind;
 use crate::log::disk::OnDisk;
 use crate::log::next::ServerRoom;
 use crate::why::Why;
+use soda_oplog::reserve::Room;
 use soda_oplog::{Change, Record};
 use soda_protocol::{Lsn, space_for, space_for_lists};
 use soda_types::semantics::{Moment, is_access_list};
@@ -114,7 +115,7 @@ impl State {
         let stalled =
             self.behind.stalled_until > Monotonic::ZERO && self.behind.log.first_pending().is_some();
         let refused = stalled || self.behind.room != ServerRoom::Enough;
-        if self.behind.reserve.bytes() < space || refused {
+        if refused || self.behind.room_for(space) == Room::None {
             return Err(Why::Reservation.into());
         }
         if self.behind.is_full(space) { Err(NotHere::Full) } else { Ok(()) }

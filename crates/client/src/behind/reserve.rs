@@ -5,25 +5,23 @@ use crate::cache::State;
 use crate::call::{Order, Waiting, unexpected};
 use crate::config::WritePolicy;
 use crate::inner::Inner;
-use crate::log::reserve::{Asked, GivenUp, Question, WentBack};
+use crate::log::most_reserved;
+use soda_oplog::reserve::{Asked, GivenUp, Most, Question, Room, WentBack};
 use soda_protocol::{Answer, Call, space_through};
 use soda_types::Monotonic;
 use std::sync::Arc;
-
-/// Numbers asked for at once.
-const NUMBERS: u32 = 16_384;
 
 impl State {
     /// What to ask the server to set aside, if it is time.
     pub(super) fn next_reservation(&mut self, now: Monotonic) -> Option<(Order, Question)> {
         let WritePolicy::Behind(policy) = &self.behind.policy else { return None };
-        let bytes = policy.space();
-        if !self.behind.reserve.is_low(now, bytes) || self.holder.session().is_none() {
+        let most = most_reserved(policy);
+        if !self.behind.reserve.is_low(now, most) || self.holder.session().is_none() {
             return None;
         }
         self.behind.reserve.needed_at = now;
-        let inodes = if self.behind.reserve.lacks_numbers() { NUMBERS } else { 0 };
-        Some(self.ask_for_reservation(now, Asked::Needed, inodes, bytes))
+        let inodes = if self.behind.reserve.lacks_numbers(most) { most.inodes } else { 0 };
+        Some(self.ask_for_reservation(now, Asked::Needed, inodes, most.bytes))
     }
 
     fn ask_for_reservation(
@@ -59,6 +57,19 @@ impl State {
 pub(crate) enum MadeRoom {
     Yes,
     No,
+}
+
+/// A change on its way through that may take space of what is set aside.
+#[must_use]
+pub(crate) struct GoingThrough {
+    inner: Arc<Inner>,
+    bytes: u64,
+}
+
+impl Drop for GoingThrough {
+    fn drop(&mut self) {
+        self.inner.locked().0.behind.reserve.end_through(self.bytes);
+    }
 }
 
 impl Inner {
@@ -102,16 +113,15 @@ impl Inner {
     }
 
     /// A change is about to go through that takes so little space that the server lets it have that of what is set aside for this
-    /// client, so it is not there any more for what is done here.
-    pub(crate) async fn take_little(self: &Arc<Inner>, bytes: usize) {
+    /// client, so it is not there any more for what is done here. To be held until the change has its answer.
+    pub(crate) async fn take_little(self: &Arc<Inner>, bytes: usize) -> Option<GoingThrough> {
         if !self.writes_behind() {
-            return;
+            return None;
         }
         let little = space_through(bytes);
         let over = {
             let behind = &self.locked().0.behind;
-            let untold = behind.log.untold_space();
-            untold > 0 && untold + little > behind.reserve.bytes()
+            behind.log.untold_space() > 0 && behind.room_for(little) != Room::Enough
         };
         if over {
             // Who waits for what cannot be told hears of it.
@@ -119,13 +129,14 @@ impl Inner {
         }
         let (mut state, now) = self.locked();
         state.behind.reserve.note_needed(now);
-        state.behind.reserve.note_used(little);
+        state.behind.reserve.begin_through(little);
+        Some(GoingThrough { inner: Arc::clone(self), bytes: little })
     }
 
     pub(super) fn send_reservation(self: &Arc<Inner>, (order, question): (Order, Question)) -> Waiting<()> {
         let most = match self.config.write_policy() {
-            WritePolicy::Behind(policy) => policy.space(),
-            WritePolicy::Through => 0,
+            WritePolicy::Behind(policy) => most_reserved(&policy),
+            WritePolicy::Through => Most { inodes: 0, bytes: 0 },
         };
         self.send(order, move |arrived, result| {
             let reserve = &mut arrived.state.behind.reserve;
@@ -137,7 +148,7 @@ impl Inner {
                 Ok((first, count, bytes, version)) => {
                     let numbers = first.0..first.0 + u64::from(count);
                     let went_back = reserve.handle_first_version(version);
-                    reserve.handle_reserved(arrived.now, question, numbers, (bytes, most));
+                    reserve.handle_reserved(arrived.now, question, (numbers, bytes), most);
                     if went_back == WentBack::Yes {
                         tracing::warn!("the server has gone back to an earlier state, such as a backup");
                         arrived.state.forget_versions();

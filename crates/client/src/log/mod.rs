@@ -4,7 +4,6 @@
 
 pub(crate) mod disk;
 pub(crate) mod next;
-pub(crate) mod reserve;
 pub(crate) mod streams;
 pub(crate) mod waiting;
 mod window;
@@ -12,7 +11,7 @@ mod window;
 use crate::config::{Fsync, WriteBehind, WritePolicy};
 use disk::DiskLog;
 use next::{ServerRoom, UnderWay};
-use reserve::Reserve;
+use soda_oplog::reserve::{Most, Reserve, Room};
 use soda_oplog::{Change, DigestId, Fate, Log, Needed, Record};
 use soda_protocol::Lsn;
 use soda_types::{Fid, Monotonic, Timestamp, Version};
@@ -76,6 +75,11 @@ pub(crate) struct Behind {
     pub(crate) aside: BTreeMap<Lsn, Vec<Record>>,
     /// Tells those who wait for it that there is less of it.
     settled: Arc<Notify>,
+}
+
+/// What the server is asked to set aside.
+pub(crate) fn most_reserved(policy: &WriteBehind) -> Most {
+    Most { inodes: 16_384, bytes: policy.space() }
 }
 
 impl Behind {
@@ -143,9 +147,20 @@ impl Behind {
     pub(crate) fn is_full(&self, space: u64) -> bool {
         let WritePolicy::Behind(behind) = &self.policy else { return false };
         self.untold_bytes() >= behind.max_bytes
-            || self.log.untold_space() + space > self.reserve.bytes()
+            || self.room_for(space) != Room::Enough
             || self.log.pending_count() >= behind.max_records
             || self.is_heavy()
+    }
+
+    /// Whether there is room in what the server has set aside for a change for which it needs so many bytes.
+    pub(crate) fn room_for(&self, space: u64) -> Room {
+        self.reserve.room_for(space, self.log.untold_space())
+    }
+
+    /// Whether there is something to tell the server, or to ask it for.
+    pub(crate) fn wants_attention(&self, now: Monotonic) -> bool {
+        let WritePolicy::Behind(policy) = &self.policy else { return false };
+        self.reserve.is_low(now, most_reserved(policy)) || self.due_at().is_some_and(|due| due <= now)
     }
 
     /// Whether so much is kept in memory that nothing may come on top of it, not even what gives space back. Up to here that is

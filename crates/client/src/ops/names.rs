@@ -165,7 +165,7 @@ impl Client {
         open: impl FnOnce(&mut Arrived<'_>, Fid) -> T + Send + 'static,
     ) -> FsResult<(Entry, T)> {
         self.inner.stats.op_create.one();
-        self.inner.take_little(new.target.len()).await;
+        let _through = self.inner.take_little(new.target.len()).await;
         let slot = self.slot().await?;
         let (ticket, flight) = {
             let (mut state, now) = self.inner.settled(&[parent]).await?;
@@ -224,7 +224,7 @@ impl Client {
         if let Some(made) = self.here_with_xattrs(parent, make).await? {
             return Ok(made);
         }
-        self.inner.take_little(0).await;
+        let _through = self.inner.take_little(0).await;
         let slot = self.slot().await?;
         let ticket = {
             let (mut state, now) = self.inner.settled(&[parent]).await?;
@@ -259,7 +259,7 @@ impl Client {
         if let Some(entry) = here.await? {
             return Ok(entry);
         }
-        self.inner.take_little(0).await;
+        let _through = self.inner.take_little(0).await;
         let slot = self.slot().await?;
         let (ticket, flight) = {
             let (mut state, now) = self.inner.settled(&[fid, parent]).await?;

@@ -68,7 +68,7 @@ impl Client {
             self.inner.stats.op_xattr.one();
             return Ok(());
         }
-        self.inner.take_little(value.len()).await;
+        let _through = self.inner.take_little(value.len()).await;
         let kill_sgid = kill.kills();
         let (key, new) = (name.to_vec(), value.to_vec());
         let call = Call::SetXattr { fid, name: key, value: new, how, kill_sgid, owner };

@@ -1,10 +1,12 @@
 //! Space that files have before anything is written to them, copies, and what is set aside for a client that does nothing.
 
 use super::*;
+use crate::common::script::{FILE, Message, Script, grant, made_here, node};
 use crate::common::small_disk::on_a_small_disk;
 use bytes::Bytes;
 use soda_client::{Allocate, BootClock, Clock, TcpTransport};
-use soda_types::Monotonic;
+use soda_protocol::{Answer, Call};
+use soda_types::{Ino, Mode, Monotonic, SetXattr, Version};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a file is, as far as this client shows it.
@@ -274,4 +276,51 @@ async fn what_is_written_into_holes_counts_before_it_is_told() {
     a.sync_all().await.unwrap();
     assert_eq!(shown(&a).await, shown(&b).await);
     assert!(shown(&a).await < SIZE, "where it has holes the server knows");
+}
+
+/// The server may have said what is set aside before it did a change that was on its way to it then.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_through_meanwhile_is_not_there_for_what_is_done_here() {
+    const SET_ASIDE: u64 = 100 << 10;
+    // Two of them have no room in it.
+    static VALUE: [u8; 60_000] = [7; 60_000];
+    let Script { client, mut control, .. } = Script::writing_behind().await;
+    let (said, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let server = tokio::spawn(async move {
+        let (mut version, mut bytes) = (1, 0);
+        loop {
+            version += 1;
+            let Message::Request(tag, request) = control.next().await else { continue };
+            match &request.call {
+                Call::GetAttr { fid } if *fid == FILE => {
+                    let grants = [grant(FILE, Mode::Write, version)];
+                    control.answer(tag, Answer::Node(node(FILE, version, 0)), &grants).await;
+                }
+                // It is on its way from now on.
+                Call::SetXattr { .. } => bytes = SET_ASIDE,
+                Call::Reserve { inodes, .. } => {
+                    let (first, count) = (Ino(10_000 * version), *inodes);
+                    let reserved = Answer::Reserved { first, count, bytes, version: Version(1 << 20) };
+                    control.answer(tag, reserved, &[]).await;
+                }
+                Call::Digest { .. } => said.send(()).unwrap(),
+                call => control.answer_alone(tag, call, version).await,
+            }
+        }
+    });
+    let set = |fid: Fid| {
+        let client = Arc::clone(&client);
+        tokio::spawn(async move {
+            client.setxattr(fid, b"user.large", &VALUE, SetXattr::Either, KillPriv::Keep).await
+        })
+    };
+    let through = set(FILE);
+    let made = made_here(&client).await;
+    let mut here = set(made.fid());
+    tokio::select! {
+        told = heard.recv() => told.unwrap(),
+        done = &mut here => panic!("{done:?}, though what goes through may have taken the room"),
+    }
+    assert!(!through.is_finished());
+    server.abort();
 }

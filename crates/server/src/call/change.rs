@@ -11,6 +11,7 @@ use crate::respond;
 use crate::session::{Kept, Session};
 use crate::shared::Shared;
 use bytes::Bytes;
+use soda_lease::space::Taking;
 use soda_lease::table::{DeepLeases, Outcome, TreeChanges};
 use soda_protocol::{Answer, Call, Failure, IfExists, Node, OpId, Rename, Unlink};
 use soda_storage::{Batch, Table, crash};
@@ -33,11 +34,14 @@ impl Done {
 /// Carries out an admitted change and commits it together with its reply. A failure is a reply, too.
 pub(super) fn run(
     shared: &Shared,
-    incoming: &Incoming,
+    (incoming, taking): (&Incoming, Option<&Taking>),
     op: OpId,
     found: Found,
     staged: &mut Option<Staged>,
 ) -> Result<Conclusion, Stop> {
+    // What is left of a reservation is stored by one of them after the other, as digests do.
+    let taking = taking.filter(|taking| taking.uses_reservation());
+    let _one_at_a_time = taking.map(|_| incoming.link.session.numbers());
     let mut txn = shared.volume.begin(clock::calendar());
     let done = match apply_watched(shared, incoming, &mut txn, found, staged) {
         Ok(done) => done,
@@ -50,10 +54,14 @@ pub(super) fn run(
     // Its chunks are all appended.
     let record = reply_record(shared, &incoming.link.session, op, encoded.clone());
     txn.put_extra(Table::Reply, &key, records::encode(&record));
+    if let Some(left) = taking.and_then(Taking::left) {
+        txn.put_extra(Table::Reservation, &records::space_key(incoming.session()), records::encode(&left));
+    }
     shared.write_ends();
     if let Err(error) = txn.commit() {
         return Ok(Conclusion::failed(Failure::Fs(error)));
     }
+    taking.into_iter().for_each(Taking::used);
     crash::point("server.change-committed");
     shared.metrics.commits.add(1);
     shared.note_change();
@@ -62,8 +70,9 @@ pub(super) fn run(
     }
     if incoming.link.session.has_ended() {
         // Fenced while the change was under way. It stays: whoever waits for its objects comes after it. Its reply has
-        // no session any more.
+        // no session any more, nor what it had set aside.
         forget_reply_of(shared, incoming.session(), op);
+        shared.forget_reservations(incoming.session());
     }
     Ok(Conclusion {
         result,

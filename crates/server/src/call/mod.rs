@@ -24,10 +24,10 @@ use crate::guard::{Admission, CoreGuard};
 use crate::link::{Incoming, Link};
 use crate::respond::{self, Leases};
 use crate::shared::Shared;
-use crate::space::Taking;
 use bytes::Bytes;
 use conclusion::{Conclusion, Stop};
 use plan::{Found, Plan, Planned, tree_of};
+use soda_lease::space::Taking;
 use soda_lease::table::{Access, Granted, OpKey, Outcome, TreeChanges, Want};
 use soda_protocol::{Answer, Call, Failure, FromHolder, LeaseWait, Node};
 use soda_types::{Errno, Fid, FileKind, FsError, Grant, SessionId};
@@ -256,7 +256,10 @@ impl Operation {
         }
         let mut keys = vec![key];
         let result = match self.incoming.request.op {
-            Some(op) => change::run(&self.shared, &self.incoming, op, found, &mut self.staged),
+            Some(op) => {
+                let taking = self.taking.as_ref();
+                change::run(&self.shared, (&self.incoming, taking), op, found, &mut self.staged)
+            }
             None => read::run(&self.shared, &self.incoming, found, &mut keys),
         };
         match result {
@@ -287,9 +290,6 @@ impl Operation {
         let Conclusion { result, encoded, payload, outcome, mut kept, effects } = conclusion;
         let incoming = &self.incoming;
         log_trouble(&self.shared, incoming, &result);
-        if result.is_ok() {
-            self.taking.iter().for_each(Taking::used);
-        }
         let shared = &self.shared;
         if let (Some(op), Err(Failure::Fs(_))) = (incoming.request.op, &result) {
             kept = change::store_failure(shared, &incoming.link.session, op, &encoded);

@@ -2,11 +2,11 @@
 
 use crate::guard::CoreGuard;
 use crate::link::Incoming;
-use crate::numbers::{BLOCK_MAX, NumbersRecord};
 use crate::records;
 use crate::session::Session;
 use crate::shared::Shared;
-use crate::space::{Purpose, Taking};
+use soda_lease::numbers::{BLOCK_MAX, NumbersRecord};
+use soda_lease::space::{Purpose, Taking};
 use soda_protocol::{Allocate, Answer, Call, Failure, space_through};
 use soda_storage::{Batch, Table, crash};
 use soda_types::{Errno, FsResult, Ino, SessionId};
@@ -87,7 +87,8 @@ impl Shared {
         reservations.iter().filter(|(id, _)| counts(*id)).map(|(_, bytes)| bytes).sum()
     }
 
-    fn forget_reservations(&self, session: SessionId) {
+    /// Of an ended session, whose record is gone.
+    pub(super) fn forget_reservations(&self, session: SessionId) {
         let deleted = records::reservation_keys(self.volume.meta(), session).map(|keys| {
             let mut batch = Batch::releasing();
             keys.into_iter().for_each(|key| batch.delete(Table::Reservation, key));

@@ -12,9 +12,9 @@ pub(crate) use slots::{Arrival, Kept, Progress, Slots};
 
 use crate::durability::Durability;
 use crate::net::{Account, Outbox};
-use crate::numbers::Numbers;
 use crate::records::{SessionRecord, StoredSession};
 use crate::rounds::Round;
+use soda_lease::numbers::Numbers;
 use soda_protocol::{LeaseWait, SessionKey};
 use soda_types::SessionId;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,7 +97,8 @@ impl Session {
         &self.recalled
     }
 
-    /// Locked through a change that uses some of them.
+    /// Locked through a change that uses some of them, or of the space that the session has reserved: what is left is stored
+    /// with it.
     pub(crate) fn numbers(&self) -> MutexGuard<'_, Numbers> {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -30,8 +30,8 @@ pub(super) struct FileLocks {
     locked: BTreeSet<Object>,
 }
 
-/// A process and a file.
-type Owner = (Object, usize);
+/// A process, a file, and which of the two kinds of locks, which do not see each other.
+type Owner = (Object, usize, LockFamily);
 
 #[derive(Clone, Copy, Debug)]
 struct Wish {
@@ -56,7 +56,7 @@ const BYTES: u64 = 4;
 
 impl FileLocks {
     fn is_busy(&self, object: Object, process: usize, lock: &Lock) -> bool {
-        let others = self.held.iter().filter(|((of, owner), _)| *of == object && *owner != process);
+        let others = self.held.iter().filter(|((of, owner, _), _)| *of == object && *owner != process);
         others.flat_map(|(_, held)| held.overlapping(*lock)).any(|held| excludes(held, lock))
     }
 
@@ -70,12 +70,12 @@ impl FileLocks {
     }
 
     fn first_of(&self, process: usize) -> Option<(Object, Lock)> {
-        let own = self.held.iter().find(|((_, owner), _)| *owner == process);
-        own.and_then(|((object, _), held)| Some((*object, *held.iter().next()?)))
+        let own = self.held.iter().find(|((_, owner, _), _)| *owner == process);
+        own.and_then(|((object, ..), held)| Some((*object, *held.iter().next()?)))
     }
 
     fn all_of(&self, object: Object) -> Vec<Lock> {
-        let of_file = self.held.iter().filter(|((of, _), _)| *of == object);
+        let of_file = self.held.iter().filter(|((of, ..), _)| *of == object);
         of_file.flat_map(|(_, held)| held.iter()).copied().collect()
     }
 
@@ -97,7 +97,7 @@ impl FileLocks {
 /// Whether two locks of different owners cannot be held at once.
 pub fn excludes(one: &Lock, other: &Lock) -> bool {
     let shared = one.mode == LockMode::Shared && other.mode == LockMode::Shared;
-    !shared && one.start <= other.end && other.start <= one.end
+    !shared && one.family == other.family && one.start <= other.end && other.start <= one.end
 }
 
 impl Client {
@@ -125,13 +125,25 @@ impl Client {
         let end = start + context.rng.below(BYTES - start);
         let mode = context.rng.pick(&[LockMode::Shared, LockMode::Exclusive]);
         let owner = LockOwner(process as u64);
-        let lock = Lock { family: LockFamily::Record, owner, pid: 1, start, end, mode };
+        let record = Lock { family: LockFamily::Record, owner, pid: 1, start, end, mode };
+        let lock = match (start, end + 1) {
+            (0, BYTES) => Lock { family: LockFamily::Flock, end: u64::MAX, ..record },
+            _ => record,
+        };
         let wait = context.rng.pick(&[Wait::No, Wait::Yes]);
         let uid = self.begin_locking(context, process);
         context.note(|| format!("client{}  {uid:?} wants {lock:?} of {object}, {wait:?}", self.number));
-        if let Some(own) = self.locks.counted_on.get_mut(&(object, process)) {
-            own.cut(lock);
+        let owner = (object, process, lock.family);
+        match lock.family {
+            // flock(2): it is gone in its old mode while the new one is waited for, or if that is refused.
+            LockFamily::Flock => self.locks.release(owner, lock),
+            LockFamily::Record => {
+                self.locks.counted_on.get_mut(&owner).into_iter().for_each(|own| drop(own.cut(lock)));
+            }
         }
+        // Nobody finds a deadlock between the two kinds, as in Linux: who waits for a flock has nothing that others wait for.
+        let may_wait = lock.family == LockFamily::Record || !self.has_locks(process);
+        let wait = if may_wait { wait } else { Wait::No };
         self.locks.wishes.insert(process, Wish { object, lock, wait, asked: Asking::NotYet });
         self.pursue(context, process);
         true
@@ -191,7 +203,7 @@ impl Client {
     fn unlock(&mut self, context: &mut Context, process: usize, object: Object, range: Lock) {
         let (now, fid) = (self.clock.read(context.now), fid_of(object));
         context.note(|| format!("client{}  process {process} gives up {range:?} of {object}", self.number));
-        self.locks.release((object, process), range);
+        self.locks.release((object, process, range.family), range);
         // However old the session is: nobody else gets what is released before they ask for it.
         if self.locks.delegate.decides(fid) {
             self.locks.delegate.used(now, fid);
@@ -254,7 +266,7 @@ impl Client {
         context.locks += 1;
         self.locks.locked.insert(object);
         for all in [&mut self.locks.held, &mut self.locks.counted_on] {
-            all.entry((object, process)).or_default().put(lock);
+            all.entry((object, process, lock.family)).or_default().put(lock);
         }
         self.locking_over(context, process);
     }
@@ -298,13 +310,13 @@ impl Client {
     pub(super) fn claim_locks(&mut self) -> Vec<(Object, Lock)> {
         self.locks.delegate.leave_all();
         let held = self.locks.held.iter();
-        held.flat_map(|((object, _), held)| held.iter().map(|lock| (*object, *lock))).collect()
+        held.flat_map(|((object, ..), held)| held.iter().map(|lock| (*object, *lock))).collect()
     }
 
     /// Others have what excludes these.
     pub(super) fn lose_locks(&mut self, lost: &[(Object, Lock)]) {
         for (object, lock) in lost {
-            self.locks.release((*object, lock.owner.0 as usize), *lock);
+            self.locks.release((*object, lock.owner.0 as usize, lock.family), *lock);
         }
     }
 
@@ -322,7 +334,7 @@ impl Client {
     pub fn locks_counted_on(&self, context: &Context) -> impl Iterator<Item = (Object, usize, &Lock)> {
         let lasts = self.is_on() && self.holder.session_valid_until() > self.clock.read(context.now);
         let all = self.locks.counted_on.iter().filter(move |_| lasts);
-        all.flat_map(|((object, owner), held)| held.iter().map(|lock| (*object, *owner, lock)))
+        all.flat_map(|((object, owner, _), held)| held.iter().map(|lock| (*object, *owner, lock)))
     }
 
     /// In the end: who waits, or what the server (`known`) has of locks that no process has.

@@ -25,6 +25,7 @@ pub use locks::excludes;
 use programs::Process;
 use soda_lease::holder::HandedLeases;
 use soda_lease::{DriftMargin, Holder, HolderConfig, Ticket};
+use soda_oplog::reserve::Question;
 use soda_protocol::{Lsn, ReclaimStep};
 use soda_types::{Coverage, Fid, Grant, Mode, Monotonic, SessionId};
 use std::collections::BTreeMap;
@@ -99,6 +100,8 @@ enum Asked {
     /// After a crash: that the server's disk has all that was left in the log.
     Settle(Mark),
     Renew,
+    /// That so many numbers and bytes are set aside.
+    Reserve(Question, u32, u64),
     Reclaim(Vec<Claim>, ReclaimStep),
 }
 
@@ -262,6 +265,8 @@ impl Client {
             ToClient::RecallLocks { object, epoch } => self.handle_lock_recall(context, object, epoch),
             ToClient::Inquiry { number, register } => self.handle_inquiry(context, number, register),
             ToClient::Described { tag, value } => self.handle_described(context, tag, value),
+            ToClient::NoSpace { tag } => self.handle_no_space(context, tag),
+            ToClient::Reserved { tag, numbers, bytes } => self.handle_reserved(context, tag, numbers, bytes),
             ToClient::Reply { tag, values, leases } => self.handle_reply(context, tag, &values, &leases),
             _ => {}
         }
@@ -281,12 +286,14 @@ impl Client {
     /// being read is read again under the next session.
     fn after_session_lost(&mut self, context: &mut Context) {
         self.caches.drop_all();
+        let mut given_up = self.lose_all_locks();
         if let Some(delayed) = &mut self.delayed {
+            given_up.extend(delayed.waiting_for_room());
             delayed.lose_log(context);
         }
         self.forget_renewals();
         let now = self.clock.read(context.now);
-        let (mut given_up, mut again) = (self.lose_all_locks(), Vec::new());
+        let mut again = Vec::new();
         for (tag, request) in std::mem::take(&mut self.requests) {
             match request.what {
                 Asked::Op { process, op: Some(_), .. } | Asked::Sync { process, .. } => {
@@ -295,6 +302,7 @@ impl Client {
                 Asked::Lock(_, LockCall::Set(lock, _) | LockCall::Release(lock)) => {
                     given_up.push(lock.owner.0 as usize);
                 }
+                Asked::Reserve(question, ..) => self.handle_reserve_failed(now, question),
                 Asked::Digest | Asked::Along(_) | Asked::Settle(_) | Asked::Lock(_, LockCall::Return(..)) => {
                 }
                 _ => again.push((tag, Request { ticket: self.holder.begin_request(now), ..request })),
@@ -316,7 +324,11 @@ impl Client {
             .filter(|(_, request)| {
                 matches!(
                     request.what,
-                    Asked::Op { .. } | Asked::Sync { .. } | Asked::Settle(_) | Asked::Lock(..)
+                    Asked::Op { .. }
+                        | Asked::Sync { .. }
+                        | Asked::Settle(_)
+                        | Asked::Reserve(..)
+                        | Asked::Lock(..)
                 )
             })
             .map(|(tag, _)| *tag)
@@ -333,6 +345,7 @@ impl Client {
             }
             return;
         }
+        self.count_space(context, tag);
         let Some(Request { via, what, .. }) = self.requests.get(&tag) else { return };
         let conn = match (via, &self.link) {
             (Kind::Control, Link::Up(conn)) => Some(*conn),
@@ -350,6 +363,7 @@ impl Client {
                 let (object, call) = (*object, call.clone());
                 ToServer::Lock { tag, object, call }
             }
+            Asked::Reserve(_, inodes, bytes) => ToServer::Reserve { tag, inodes: *inodes, bytes: *bytes },
             Asked::Digest | Asked::Along(_) | Asked::Renew | Asked::Reclaim(..) => return,
         };
         context.send_to_server(conn, message);

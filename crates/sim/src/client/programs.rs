@@ -106,6 +106,12 @@ impl Client {
         }
     }
 
+    /// The same operation, which was not done.
+    pub(super) fn begin_again(&mut self, context: &mut Context, process: usize, uid: OpUid, call: Call) {
+        let op = self.next_op(process);
+        self.begin(context, process, uid, Some(op), call);
+    }
+
     fn next_op(&mut self, process: usize) -> OpId {
         self.processes[process].sequence += 1;
         OpId { slot: process, sequence: Sequence(self.processes[process].sequence) }
@@ -228,6 +234,7 @@ impl Client {
             return;
         };
         self.take_answer(context, ticket, leases);
+        self.space_counted(tag);
         match &call {
             Call::Read(register) | Call::Look(register) => {
                 let value = values.first().copied().unwrap_or_default();

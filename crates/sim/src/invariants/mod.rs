@@ -12,6 +12,7 @@
 //! | once all faults are healed, every operation ends within a bound | openraft's two-phase simulation | [`progress`] |
 //! | with delayed writes: one copy, the server's state is a prefix of each client's history, what was fsynced is never lost, everything else only with its session or in a power cut | docs/SEMANTICS.md, "Delayed writes" | [`ahead`] |
 //! | no two processes count on file locks that exclude each other; in the end no lock is left that nobody has | docs/SEMANTICS.md, "Locks" | [`locked`] |
+//! | what was made under a reservation has room when it is told, and a number of its own; what is taken and what is set aside fit side by side; nothing is set aside for who is away while others are refused | docs/SEMANTICS.md, 16 | [`room`] |
 //! | the same seed gives the same run | slatedb: determinism is itself a test | `tests/determinism.rs` |
 
 pub mod ahead;
@@ -24,12 +25,13 @@ pub mod locked;
 pub mod once;
 pub mod patience;
 pub mod progress;
+pub mod room;
 
 use crate::config::Writes;
 use crate::property::{Property, Violation};
 use crate::register::{Object, OpUid, Register, Value};
 pub use ahead::Shape;
-use soda_types::{Grant, SessionId};
+use soda_types::{Grant, Ino, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The watchers of one run.
@@ -39,6 +41,7 @@ pub struct Invariants {
     once: once::Once,
     epochs: epochs::Epochs,
     fenced: fenced::Fenced,
+    numbers: room::Numbers,
     /// What the store has.
     stored: BTreeMap<Register, Value>,
     /// With delayed writes: in the place of the watchers above but `epochs` and `fenced`.
@@ -119,6 +122,12 @@ impl Invariants {
 
     pub fn granted(&mut self, grant: &Grant) {
         let found = self.epochs.granted(grant);
+        self.report(found);
+    }
+
+    /// The server has taken the number for an inode that a client has made, by itself or through the server.
+    pub fn numbered(&mut self, number: Ino, object: Object) {
+        let found = self.numbers.numbered(number, object);
         self.report(found);
     }
 

@@ -3,10 +3,12 @@
 
 use super::disk::Disk;
 use super::places::Watched;
+use super::sessions::check_epochs;
 use super::syncs::Sync;
-use super::{Operation, Server, Work, check_epochs};
+use super::{Operation, Server, Work, room};
 use crate::context::Context;
 use crate::event::ConnId;
+use crate::invariants;
 use crate::layout::Tree;
 use crate::message::{DigestCall, Tag, ToClient, Undone};
 use crate::register::{Object, OpUid, TREE, fid_of, object_of};
@@ -63,6 +65,7 @@ impl Server {
             outcome: Outcome::Applied,
             via: None,
             tree: TreeChanges::default(),
+            taking: None,
         };
         running.ops.insert(key, operation);
         if running.lines.enter(session, key) {
@@ -88,14 +91,20 @@ impl Server {
             }
             return self.end_turn(context, session);
         }
+        let digest = digest.clone();
+        let taking = self.take_space_for_digest(context, session, &digest);
+        let Some(running) = &mut self.running else { return };
+        if let Some(operation) = running.ops.get_mut(&key) {
+            operation.taking = taking;
+        }
         let (layout, as_of) = (context.config.layout(), running.table.tree_version());
-        let held = if careless { Vec::new() } else { existing(digest) };
+        let held = if careless { Vec::new() } else { existing(&digest) };
         let place = |fid: &Fid| (*fid, self.disk.ancestors(object_of(*fid), layout, as_of));
         let covered = Covered {
             ancestors: held.iter().filter(|_| layout.tree == Tree::Deep).map(place).collect(),
             held,
-            made: made(digest).into_iter().map(fid_of).collect(),
-            alone: if reshapes(digest) { vec![TREE] } else { Vec::new() },
+            made: made(&digest).into_iter().map(fid_of).collect(),
+            alone: if reshapes(&digest) { vec![TREE] } else { Vec::new() },
         };
         if careless && !running.table.has_session(session) {
             self.apply_digest(context, key);
@@ -190,12 +199,27 @@ impl Server {
         // The session may have ended since it was admitted.
         let careless = context.config.sabotage == Sabotage::ApplyWithoutLeases;
         let stands = careless || self.disk.sessions.contains(&session);
-        let applied = if stands { self.disk.apply(&digest, context.config.layout()).ok() } else { None };
+        let (bytes, used) = (room::space_of(&digest), self.disk.used());
+        if stands && !self.has_room(context, bytes) {
+            context.invariants.report(Some(invariants::room::refused(session, digest.id, bytes)));
+        }
+        let numbers = if stands { self.take_numbers(context, session, &digest).ok() } else { None };
+        let layout = context.config.layout();
+        let applied = numbers.and_then(|numbers| Some((self.disk.apply(&digest, layout).ok()?, numbers)));
         let is_applied = applied.is_some();
         context.note(|| format!("server   {key:?} {session:?} {:?} applied: {is_applied}", digest.id));
         let operation = self.running.as_mut().and_then(|running| running.ops.get_mut(&key));
-        if let Some(tree) = applied {
-            operation.into_iter().for_each(|operation| operation.tree = tree.clone());
+        if let Some((tree, numbers)) = applied {
+            let taking = operation.map(|operation| {
+                operation.tree = tree.clone();
+                &operation.taking
+            });
+            if context.config.room.is_some() {
+                self.disk.note_taken(bytes, used);
+                let sabotage = context.config.sabotage;
+                taking.into_iter().flatten().for_each(|taking| self.disk.take(session, taking, sabotage));
+                self.numbers_taken(context, session, &digest, numbers);
+            }
             context.trace.mix(digest.id.0);
             if context.config.sabotage != Sabotage::ForgetDigests {
                 let slot = (session, slot_of(context, digest.id));
@@ -325,7 +349,7 @@ fn reshapes(digest: &DigestCall) -> bool {
 }
 
 /// The inodes that a digest makes and does not remove.
-fn made(digest: &DigestCall) -> Vec<Object> {
+pub(super) fn made(digest: &DigestCall) -> Vec<Object> {
     let of = |change: &Change| match change {
         Change::Create { fid, .. } => Some(object_of(*fid)),
         _ => None,

@@ -5,10 +5,13 @@ use crate::deed::{CELL_BYTES, is_directory, moved_by, register_at};
 use crate::layout::{Layout, Tree};
 use crate::message::DigestCall;
 use crate::register::{Content, Object, OpUid, Register, Stamp, Value, object_of};
+use crate::sabotage::Sabotage;
+use soda_lease::numbers::{Numbers, NumbersRecord};
+use soda_lease::space::Taking;
 use soda_lease::table::TreeChanges;
 use soda_oplog::{Change, DigestId, Fate, Record};
-use soda_types::{FileKind, Sequence, SessionId, Slot};
-use std::collections::{BTreeMap, BTreeSet};
+use soda_types::{FileKind, Ino, Sequence, SessionId, Slot};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Debug, Default)]
 pub(super) struct Disk {
@@ -25,10 +28,41 @@ pub(super) struct Disk {
     digests: BTreeMap<(SessionId, Slot), (DigestId, Vec<Object>)>,
     /// The last digest of each session that is on the medium.
     durable: BTreeMap<SessionId, DigestId>,
+    /// Bytes that are set aside for each session.
+    reservations: BTreeMap<SessionId, u64>,
+    /// Blocks of numbers of inodes that are set aside, by the first of each.
+    numbers: BTreeMap<(SessionId, Ino), NumbersRecord>,
+    usage: Usage,
     /// What was before, for everything since the last sync.
     undo: Vec<Undo>,
     /// How many of these syncs have taken off.
     synced: usize,
+}
+
+/// How much of it is taken, bytes.
+#[derive(Debug, Default)]
+struct Usage {
+    /// By what there is.
+    there: u64,
+    /// By what was written meanwhile, and what it replaced: each with how many changes had been made by then. A sync gives it
+    /// back.
+    spent: VecDeque<(usize, u64)>,
+}
+
+impl Usage {
+    fn total(&self) -> u64 {
+        self.there + self.spent.iter().map(|(_, bytes)| bytes).sum::<u64>()
+    }
+}
+
+/// What is left of a change takes less than the change may take at most; writes to all of a small file that are told as one, too.
+fn bytes_of(value: Option<Value>) -> u64 {
+    match value.map(|value| value.content) {
+        Some(Content::Data(_)) => 256,
+        // An inode.
+        Some(Content::Names(_)) => 512,
+        _ => 0,
+    }
 }
 
 /// What a sync makes durable that began at some moment.
@@ -45,6 +79,8 @@ enum Undo {
     Register(Register, Option<Value>),
     Reply((SessionId, usize), Option<Reply>),
     Digest((SessionId, Slot), Option<(DigestId, Vec<Object>)>),
+    Reservation(SessionId, Option<u64>),
+    Numbers((SessionId, Ino), Option<NumbersRecord>),
 }
 
 /// The record cannot be carried out.
@@ -104,6 +140,7 @@ impl Disk {
             Some(value) => self.registers.insert(register, value),
             None => self.registers.remove(&register),
         };
+        self.usage.there = self.usage.there + bytes_of(value) - bytes_of(before);
         let named = |value: Option<Value>| match value.map(|value| value.content) {
             Some(Content::Names(object)) => Some(object),
             _ => None,
@@ -123,6 +160,52 @@ impl Disk {
     pub(super) fn set_digest(&mut self, slot: (SessionId, Slot), id: DigestId, made: Vec<Object>) {
         let before = self.digests.insert(slot, (id, made));
         self.undo.push(Undo::Digest(slot, before));
+    }
+
+    /// Bytes that are taken.
+    pub(super) fn used(&self) -> u64 {
+        self.usage.total()
+    }
+
+    /// A change has been made for which so many bytes were taken, `used` before.
+    pub(super) fn note_taken(&mut self, bytes: u64, used: u64) {
+        let spent = (used + bytes).saturating_sub(self.used());
+        self.usage.spent.push_back((self.synced + self.undo.len(), spent));
+    }
+
+    pub(super) fn set_reservation(&mut self, session: SessionId, bytes: u64) {
+        let before = self.reservations.insert(session, bytes);
+        self.undo.push(Undo::Reservation(session, before));
+    }
+
+    pub(super) fn set_numbers(&mut self, session: SessionId, first: Ino, block: NumbersRecord) {
+        let before = self.numbers.insert((session, first), block);
+        self.undo.push(Undo::Numbers((session, first), before));
+    }
+
+    pub(super) fn forget_numbers(&mut self, session: SessionId, first: Ino) {
+        let before = self.numbers.remove(&(session, first));
+        self.undo.push(Undo::Numbers((session, first), before));
+    }
+
+    pub(super) fn numbers(&self) -> BTreeMap<SessionId, Numbers> {
+        let mut all: BTreeMap<SessionId, Numbers> = BTreeMap::new();
+        for ((session, first), block) in &self.numbers {
+            all.entry(*session).or_default().add(*first, block.clone());
+        }
+        all
+    }
+
+    /// What is used up of what is set aside goes with what uses it.
+    pub(super) fn take(&mut self, session: SessionId, taking: &Taking, sabotage: Sabotage) {
+        if let Some(left) = taking.left().filter(|_| sabotage != Sabotage::KeepUsedUp) {
+            self.set_reservation(session, left);
+        }
+        taking.used();
+    }
+
+    pub(super) fn reservations(&self) -> &BTreeMap<SessionId, u64> {
+        &self.reservations
     }
 
     /// All or nothing. Returns what has moved in the tree.
@@ -256,6 +339,8 @@ impl Disk {
         self.sessions.remove(&session);
         self.replies.retain(|(of, _), _| *of != session);
         self.digests.retain(|(of, _), _| *of != session);
+        self.reservations.remove(&session);
+        self.numbers.retain(|(of, _), _| *of != session);
         self.durable.remove(&session);
     }
 
@@ -272,6 +357,7 @@ impl Disk {
         let more = changes.saturating_sub(self.synced);
         self.undo.drain(..more);
         self.synced += more;
+        while self.usage.spent.pop_front_if(|(changes, _)| *changes <= self.synced).is_some() {}
         for (session, id) in digests.into_iter().filter(|(session, _)| self.sessions.contains(session)) {
             let durable = self.durable.entry(session).or_default();
             *durable = (*durable).max(id);
@@ -281,6 +367,7 @@ impl Disk {
     /// Whatever was not synced is gone.
     pub(super) fn power_cut(&mut self) {
         self.roll_back(0);
+        self.usage.spent.clear();
     }
 
     fn roll_back(&mut self, to: usize) {
@@ -289,6 +376,8 @@ impl Disk {
                 Undo::Register(register, before) => drop(self.put(register, before)),
                 Undo::Reply(slot, before) => put_back(&mut self.replies, slot, before),
                 Undo::Digest(slot, before) => put_back(&mut self.digests, slot, before),
+                Undo::Reservation(session, before) => put_back(&mut self.reservations, session, before),
+                Undo::Numbers(block, before) => put_back(&mut self.numbers, block, before),
             }
         }
     }

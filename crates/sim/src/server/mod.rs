@@ -8,6 +8,7 @@ mod inquiries;
 mod locks;
 mod mistakes;
 mod places;
+mod room;
 mod sessions;
 mod syncs;
 
@@ -23,10 +24,13 @@ use digests::Lines;
 use disk::Disk;
 use locks::Locks;
 use places::Watched;
+use room::{SetAside, reply};
+use sessions::check_epochs;
+use soda_lease::space::Taking;
 use soda_lease::table::{
     FenceReason, LeaseTable, OpKey, Outcome, Output, Refusal, SessionEnded, TreeChanges,
 };
-use soda_types::{Epoch, Grant, InUse, Mode, Monotonic, RecallAck, SessionId};
+use soda_types::{Epoch, InUse, Mode, Monotonic, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use syncs::{Sync, UnderWay};
@@ -61,6 +65,7 @@ struct Running {
     lines: Lines,
     syncs: BTreeMap<OpKey, UnderWay>,
     locks: Locks,
+    set_aside: SetAside,
     last_op: u64,
     timer: u64,
     armed: Option<Monotonic>,
@@ -82,6 +87,8 @@ struct Operation {
     via: Option<Kind>,
     /// What has moved.
     tree: TreeChanges,
+    /// The space that it may take.
+    taking: Option<Taking>,
 }
 
 #[derive(Debug)]
@@ -154,6 +161,7 @@ impl Server {
             lines: Lines::default(),
             syncs: BTreeMap::new(),
             locks: Locks::default(),
+            set_aside: self.restore_set_aside(context),
             last_op: 0,
             timer: 0,
             armed: None,
@@ -217,6 +225,7 @@ impl Server {
             self.disk.sync();
         }
         self.pump(context);
+        self.check_room(context);
     }
 
     fn handle_reset(&mut self, conn: ConnId) {
@@ -274,6 +283,7 @@ impl Server {
                     self.reclaim(context, (conn, tag), session, (claims.as_slice(), locks.as_slice()), step);
                 }
             }
+            ToServer::Reserve { tag, inodes, bytes } => self.reserve(context, (conn, tag), (inodes, bytes)),
             ToServer::Lock { tag, object, call } => self.lock_call(context, (conn, tag), object, call),
             ToServer::Acks(acks) => {
                 if let Some(session) = session {
@@ -339,10 +349,8 @@ impl Server {
             }
             match self.disk.reply(session, op.slot) {
                 Some((sequence, values)) if *sequence == op.sequence => {
-                    let (values, leases) = (values.clone(), Leases::default());
-                    let reply = ToClient::Reply { tag: reply_to.1, values, leases };
-                    context.send_to_client(reply_to.0, reply);
-                    return;
+                    let reply = reply(reply_to.1, values, Leases::default());
+                    return context.send_to_client(reply_to.0, reply);
                 }
                 Some((sequence, _)) if *sequence > op.sequence => return,
                 _ => {}
@@ -354,6 +362,9 @@ impl Server {
         {
             return;
         }
+        let Ok(taking) = self.take_space_for(context, session, &call) else {
+            return self.no_space(context, reply_to, session, op);
+        };
         let Some(running) = &mut self.running else { return };
         let via = context.network.kind_of(reply_to.0);
         let accesses = running.accesses(&call, via, &self.disk, context.config.layout());
@@ -372,6 +383,7 @@ impl Server {
             outcome: Outcome::Applied,
             via,
             tree: TreeChanges::default(),
+            taking,
         };
         running.ops.insert(key, operation);
         // Should it not be described after all, it is a read with the same key.
@@ -382,6 +394,7 @@ impl Server {
     }
 
     fn apply(&mut self, context: &mut Context, key: OpKey) {
+        let (has_room, used) = (self.has_room_for(context, key), self.disk.used());
         let Some(running) = &mut self.running else { return };
         let Some(operation) = running.ops.get_mut(&key) else { return };
         let disk = &mut self.disk;
@@ -398,6 +411,7 @@ impl Server {
                     context.invariants.applied(operation.uid, *register, value);
                 }
             }
+            Work::Call(Call::Do(_)) if !has_room => operation.outcome = Outcome::Failed,
             Work::Call(Call::Do(deed)) => {
                 let layout = context.config.layout();
                 let objects = layout.objects;
@@ -427,6 +441,7 @@ impl Server {
         let values = operation.values.clone();
         context.trace.mix(values.iter().map(|value| u64::from(value.stamp.count)).sum());
         context.note(|| format!("server   {key:?} {:?} applied: {values:?}", operation.uid));
+        self.note_through(context, key, used);
         self.step(context, key);
     }
 
@@ -473,8 +488,7 @@ impl Server {
             // Words of deep leases only go with replies on the control connection.
             let covered = if by_control { leases.covered.clone() } else { Vec::new() };
             let leases = Leases { grants: leases.grants.clone(), covered };
-            let reply = ToClient::Reply { tag, values: operation.values.clone(), leases };
-            context.send_to_client(conn, reply);
+            context.send_to_client(conn, reply(tag, &operation.values, leases));
         }
     }
 
@@ -581,11 +595,4 @@ pub enum Power {
     Stays,
     /// What was not synced, too.
     Cut,
-}
-
-fn check_epochs<'a>(context: &mut Context, grants: impl Iterator<Item = &'a Grant>) {
-    let grants: Vec<Grant> = grants.copied().collect();
-    for grant in grants {
-        context.invariants.granted(&grant);
-    }
 }

@@ -1,6 +1,6 @@
 //! How clients come, come back, reclaim what they held, and go.
 
-use super::{NO_SESSION, Server, check_epochs};
+use super::{NO_SESSION, Server};
 use crate::context::Context;
 use crate::event::ConnId;
 use crate::layout::Tree;
@@ -139,7 +139,15 @@ impl Server {
         context.invariants.session_ended(session);
         if let Some(running) = &mut self.running {
             running.control.remove(&session);
+            running.set_aside.forget(session, context.config.sabotage);
         }
         self.free_locks(context, session);
+    }
+}
+
+pub(super) fn check_epochs<'a>(context: &mut Context, grants: impl Iterator<Item = &'a Grant>) {
+    let grants: Vec<Grant> = grants.copied().collect();
+    for grant in grants {
+        context.invariants.granted(&grant);
     }
 }

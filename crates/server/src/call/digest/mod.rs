@@ -20,18 +20,18 @@ use crate::clock;
 use crate::core::Verdict;
 use crate::guard::Admission;
 use crate::link::{Counted, Entered, Incoming, Link};
-use crate::numbers::Taken;
 use crate::records;
 use crate::respond;
 use crate::rounds::Round;
 use crate::session::{Kept, Progress};
 use crate::shared::Shared;
-use crate::space::{Purpose, Taking};
 use apply::{Applied, End};
 use bytes::Bytes;
 use journal::Part;
 use medium::Waited;
 use plan::{Plan, created};
+use soda_lease::numbers::Taken;
+use soda_lease::space::{Purpose, Taking};
 use soda_lease::table::{Ancestors, Granted, OpKey};
 use soda_protocol::{Answer, Call, Failure, Lsn, OpId, Record};
 use soda_storage::{Table, crash};
@@ -381,6 +381,9 @@ impl Telling {
             let key = records::numbers_key(session.id, block);
             txn.put_extra(Table::Reservation, &key, records::encode(numbers));
         }
+        if let Some(left) = self.taking.as_ref().and_then(Taking::left) {
+            txn.put_extra(Table::Reservation, &records::space_key(session.id), records::encode(&left));
+        }
         crash::point("server.digest-applied");
         shared.write_ends();
         txn.commit().map_err(whole)?;
@@ -396,6 +399,7 @@ impl Telling {
         if session.has_ended() {
             // Fenced while the digest was under way. It stays: whoever waits for its objects comes after it.
             forget_reply_of(shared, session.id, self.op);
+            shared.forget_reservations(session.id);
         }
         Ok(Conclusion { result, encoded, kept: Kept::InStore(record.round), applied })
     }

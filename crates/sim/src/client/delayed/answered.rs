@@ -45,6 +45,8 @@ impl Client {
             Answer::Applied(leases) => {
                 self.take_answer(context, request.ticket, &leases);
                 let Some(delayed) = &mut self.delayed else { return };
+                let space = delayed.kept.log.space_of(sending.digest.id);
+                delayed.space.reserve.note_used(space);
                 delayed.kept.log.handle_applied(sending.digest.id);
                 delayed.note_told(sending.digest.id);
                 // What it made is like any other inode from now on.

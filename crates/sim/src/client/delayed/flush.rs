@@ -32,6 +32,7 @@ impl Client {
         self.look_at_deferred(context);
         self.answer_owed(context);
         self.lower_leases(context);
+        self.look_after_space(context);
         let (Link::Up(conn), Some(session)) = (&self.link, self.holder.session()) else { return };
         let conn = *conn;
         while self.take_digest(context) == Taken::Some {}
@@ -81,6 +82,7 @@ impl Client {
         let held_back = self.delayed.iter().flat_map(|delayed| delayed.unserved());
         wanted.extend(held_back.flat_map(|tag| self.depends_on(*tag)).map(fid_of));
         wanted.extend(self.locks.wished_for().map(fid_of));
+        let all = self.tells_for_room(context);
         let Some(delayed) = &mut self.delayed else { return Taken::None };
         wanted.extend(delayed.owed.iter().flat_map(|owed| owed.fids()));
         let first: Vec<Fid> = wanted.iter().flat_map(|fid| delayed.to_tell_first(*fid)).collect();
@@ -92,7 +94,7 @@ impl Client {
         let limits = DigestLimits { records: delayed.config.largest, bytes: u64::MAX };
         let mut chosen = Chosen::Wanted;
         let mut digest = delayed.kept.log.take_for(&wanted, limits);
-        if digest.is_none() && delayed.is_due(now) {
+        if digest.is_none() && (all || delayed.is_due(now)) {
             chosen = Chosen::InOrder;
             digest = delayed.kept.log.take(limits);
         }
@@ -163,7 +165,8 @@ impl Client {
         {
             return delayed.is_served_along(tag) || delayed.is_untold(*object, *up_to);
         }
-        self.depends_on(tag).into_iter().any(|object| delayed.kept.log.concerns(fid_of(object)))
+        self.lacks_room(context, tag)
+            || self.depends_on(tag).into_iter().any(|object| delayed.kept.log.concerns(fid_of(object)))
     }
 
     pub(in crate::client) fn handle_durable(&mut self, durable: DigestId) {
@@ -238,7 +241,14 @@ impl Delayed {
         let Digest { id, lsns, records } = digest;
         let after = self.kept.under_way.back().map(|before| before.digest.id);
         let stamps = stamps.into_iter().collect();
-        let digest = DigestCall { id, after, records, locks, stamps, uids };
+        let made = records.iter().filter_map(|record| record.change.creates()).map(object_of);
+        let number = |object| {
+            lsns.iter()
+                .filter_map(|lsn| self.kept.written.get(lsn))
+                .find_map(|written| written.number.filter(|_| written.makes == Some(object)))
+        };
+        let numbers = made.filter_map(number).collect();
+        let digest = DigestCall { id, after, records, numbers, locks, stamps, uids };
         let (request, sent_on, not_before, answer) = (None, None, Monotonic::ZERO, None);
         self.kept.under_way.push_back(Sending { digest, lsns, chosen, request, sent_on, not_before, answer });
     }

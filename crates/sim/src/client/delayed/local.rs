@@ -63,6 +63,14 @@ impl Client {
         if !depends_on.iter().all(|(register, _)| self.stays(now, register.object)) {
             return None;
         }
+        let change = deed.change(uid);
+        if !self.has_room_here(context, now, &change) {
+            return None;
+        }
+        let number = match deed.makes().and(context.config.room) {
+            Some(_) => Some(self.next_number()?),
+            None => None,
+        };
         // What is removed has to be: a directory empty, a file without other names.
         let decides = |object: Object| match is_directory(object) {
             true => layout.cells_of(object).collect(),
@@ -77,7 +85,6 @@ impl Client {
         let shape = if deed.reshapes().is_some() { Shape::Changes } else { Shape::Stays };
         context.invariants.done_locally(uid, session, (&touched, shape), &found, &effects);
         let delayed = self.delayed.as_mut()?;
-        let change = deed.change(uid);
         let lsn = delayed.kept.log.append(now, Timestamp::new(uid.0 as i64, 0), change.clone());
         let makes = deed.makes();
         let written = Written {
@@ -86,6 +93,7 @@ impl Client {
             effects: effects.clone(),
             changes,
             makes,
+            number,
             digest: None,
             handed_over: false,
         };

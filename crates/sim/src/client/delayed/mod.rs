@@ -9,6 +9,7 @@
 //! * `answered`: what becomes of a digest;
 //! * `recalls`: nothing is handed over before the server has it;
 //! * `local_disk`: what a power cut of the client leaves of its log, and what fsync is content with;
+//! * `space`: what the server has set aside for what is told later;
 //! * `whole`: deep leases that are lowered for who goes through what they cover;
 //! * `restart`: what a new run of the server has, and what it has lost.
 
@@ -22,6 +23,7 @@ mod local_disk;
 mod moves;
 mod recalls;
 mod restart;
+mod space;
 mod whole;
 
 pub(super) use choose::Plan;
@@ -35,7 +37,7 @@ use crate::register::{Content, Object, OpUid, Register, Value};
 use along::Along;
 use recalls::Owed;
 use soda_oplog::{DigestId, Log, Lsn};
-use soda_types::{Fid, Monotonic, Recall, SessionId};
+use soda_types::{Fid, Ino, Monotonic, Recall, SessionId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Debug)]
@@ -58,6 +60,7 @@ pub(super) struct Delayed {
     /// Own moves that the server has not been told, as the lease holder numbers them.
     moves: BTreeMap<Lsn, Vec<u64>>,
     lowering: Vec<whole::Lowering>,
+    space: space::Space,
     /// For [`Sabotage::ChangeWhileRecalled`].
     ///
     /// [`Sabotage::ChangeWhileRecalled`]: crate::sabotage::Sabotage::ChangeWhileRecalled
@@ -109,6 +112,8 @@ struct Written {
     /// Inodes that existed before.
     changes: Vec<Object>,
     makes: Option<Object>,
+    /// The number of what it makes, where these are counted.
+    number: Option<Ino>,
     /// The digest in which it was sent last.
     digest: Option<DigestId>,
     /// Somebody else has been let in to what it changed: no lease covers it any more.
@@ -162,6 +167,7 @@ impl Delayed {
             owed: Vec::new(),
             deferred: Vec::new(),
             lowering: Vec::new(),
+            space: space::Space::default(),
             moves: BTreeMap::new(),
             looked_clean: BTreeSet::new(),
             view: BTreeMap::new(),
@@ -201,6 +207,19 @@ impl Delayed {
         self.is_clean() && self.owed.is_empty() && !self.kept.log.has_undurable_from(DigestId(0))
     }
 
+    /// The server has been told all that was logged up to here.
+    fn told_up_to(&self) -> Lsn {
+        let pending = self.kept.log.pending().map(|record| record.lsn).next();
+        let under_way = self.kept.sent().flat_map(|sending| &sending.lsns).copied().min();
+        let first = pending.into_iter().chain(under_way).min();
+        first.map_or(self.kept.log.last_lsn(), |first| Lsn(first.0 - 1))
+    }
+
+    /// Processes that wait for room at the server.
+    pub(super) fn waiting_for_room(&self) -> Vec<usize> {
+        self.space.waiting().collect()
+    }
+
     /// Operations in the log that a lease covers: they are not lost with the memory of the server.
     pub(super) fn logged(&self) -> impl Iterator<Item = OpUid> {
         self.kept.written.values().filter(|written| !written.handed_over).map(|written| written.uid)
@@ -237,10 +256,12 @@ impl Delayed {
         self.keep(context, self.kept.written.values().map(|written| written.uid).collect());
         self.kept = Kept { boot: self.kept.boot, ..Kept::default() };
         self.settling = Settling::No;
+        let space = self.space.of_next_session();
         // Inodes that were only in the log never were.
         self.view.clear();
         self.known.clear();
         self.lose_memory();
+        self.space = space;
     }
 
     fn lose_memory(&mut self) {
@@ -251,6 +272,7 @@ impl Delayed {
         self.owed.clear();
         self.deferred.clear();
         self.lowering.clear();
+        self.space = space::Space::default();
         self.moves.clear();
     }
 

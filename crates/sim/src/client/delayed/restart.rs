@@ -36,6 +36,7 @@ impl Client {
         if !is_new_run || sabotage == Sabotage::ForgetLost {
             return;
         }
+        delayed.space.reserve.note_another_run();
         // Answers that wait for those before them speak of leases of the run before: what it has it is asked again.
         delayed.kept.under_way.iter_mut().for_each(|sending| sending.answer = None);
         let first_lost = DigestId(stored.0 + 1);

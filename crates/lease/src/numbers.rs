@@ -1,45 +1,45 @@
 //! Inode numbers that a session may give to what it creates: each once, in any order.
 //!
-//! They are kept with the session in the store, one record for each block, in the batch that uses some of them. A client may tell
-//! of its creations much later, after a restart of the server too, so the store has to know whose a number is and whether it was
-//! used: a number that came twice would be taken for the inode it was before by whoever has cached that.
+//! The server keeps them with the session in its store, one record for each block, in the batch that uses some of them. A
+//! client may tell of its creations much later, after a restart of the server too, so the store has to know whose a number is
+//! and whether it was used: a number that came twice would be taken for the inode it was before by whoever has cached that.
 
 use serde::{Deserialize, Serialize};
 use soda_types::{Errno, FsError, FsResult, Ino};
 use std::collections::BTreeMap;
 
 /// Numbers in a block.
-pub(crate) const BLOCK_MAX: u32 = 16_384;
+pub const BLOCK_MAX: u32 = 16_384;
 /// Blocks of a session. Of what was created and removed again before it was told, nobody hears: the numbers stay unused, and the
 /// oldest blocks are forgotten when there are too many. Four million creations later no log holds one that is still to be told.
 const BLOCKS_MAX: usize = 256;
 
 /// A block of numbers; the first is its key.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct NumbersRecord {
+pub struct NumbersRecord {
     count: u32,
     /// A bit for each that was used, up to the last one.
     used: Vec<u64>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Numbers {
+pub struct Numbers {
     blocks: BTreeMap<u64, NumbersRecord>,
 }
 
 /// Blocks as they are once a transaction is committed.
 #[derive(Debug, Default)]
-pub(crate) struct Taken {
+pub struct Taken {
     blocks: BTreeMap<u64, NumbersRecord>,
 }
 
 impl NumbersRecord {
-    pub(crate) fn new(count: u32) -> NumbersRecord {
+    pub fn new(count: u32) -> NumbersRecord {
         NumbersRecord { count, used: Vec::new() }
     }
 
     /// Whether it can have been written by a server: what is used of a block costs memory by its count.
-    pub(crate) fn is_sound(&self) -> bool {
+    pub fn is_sound(&self) -> bool {
         let words = self.count.div_ceil(64) as usize;
         let beyond = match self.count % 64 {
             0 => 0,
@@ -66,12 +66,12 @@ impl NumbersRecord {
 }
 
 impl Numbers {
-    pub(crate) fn restore(blocks: impl IntoIterator<Item = (u64, NumbersRecord)>) -> Numbers {
+    pub fn restore(blocks: impl IntoIterator<Item = (u64, NumbersRecord)>) -> Numbers {
         Numbers { blocks: blocks.into_iter().collect() }
     }
 
     /// A new block. Returns the one that is forgotten for it.
-    pub(crate) fn add(&mut self, first: Ino, block: NumbersRecord) -> Option<Ino> {
+    pub fn add(&mut self, first: Ino, block: NumbersRecord) -> Option<Ino> {
         self.blocks.insert(first.0, block);
         let surplus = self.blocks.len() > BLOCKS_MAX;
         surplus.then(|| self.blocks.pop_first().map(|(first, _)| Ino(first))).flatten()
@@ -81,7 +81,7 @@ impl Numbers {
     ///
     /// # Errors
     /// It is not the session's, or was used before.
-    pub(crate) fn take(&self, taken: &mut Taken, ino: Ino) -> FsResult<()> {
+    pub fn take(&self, taken: &mut Taken, ino: Ino) -> FsResult<()> {
         let not_reserved =
             || FsError::new(Errno::Invalid, format!("number {ino} is not reserved for the session"));
         let (first, known) = self.blocks.range(..=ino.0).next_back().ok_or_else(not_reserved)?;
@@ -95,13 +95,13 @@ impl Numbers {
     }
 
     /// The transaction is committed.
-    pub(crate) fn committed(&mut self, taken: Taken) {
+    pub fn committed(&mut self, taken: Taken) {
         self.blocks.extend(taken.blocks);
     }
 }
 
 impl Taken {
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = (Ino, &NumbersRecord)> {
+    pub fn blocks(&self) -> impl Iterator<Item = (Ino, &NumbersRecord)> {
         self.blocks.iter().map(|(first, block)| (Ino(*first), block))
     }
 }

@@ -2,18 +2,18 @@
 //! gets: not even themselves, for what they do not tell but have done at once.
 
 use soda_types::{Errno, FsError, FsResult, SessionId};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Default)]
-pub(crate) struct Space {
+pub struct Space {
     ledger: Mutex<Ledger>,
     full: Full,
 }
 
 /// Who refuses what there is no room for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) enum Full {
+pub enum Full {
     /// The store, as it writes: only what is reserved has to be kept free.
     #[default]
     SaysTheStore,
@@ -24,9 +24,9 @@ pub(crate) enum Full {
 /// All in bytes.
 #[derive(Debug, Default)]
 struct Ledger {
-    reserved: HashMap<SessionId, u64>,
+    reserved: BTreeMap<SessionId, u64>,
     /// As the store has it: at least what is left of a reservation.
-    stored: HashMap<SessionId, u64>,
+    stored: BTreeMap<SessionId, u64>,
     total: u64,
     /// What operations under way may take that were let pass; some of it may be taken already.
     under_way: u64,
@@ -34,16 +34,25 @@ struct Ledger {
 
 /// An operation that may take space. Dropped when it is over.
 #[derive(Debug)]
-pub(crate) struct Taking {
+pub struct Taking {
     space: Arc<Space>,
     session: SessionId,
     bytes: u64,
-    purpose: Purpose,
+    source: Source,
+}
+
+/// Whose space an operation takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    /// What nobody has reserved.
+    Free,
+    /// What its session had reserved when it was let pass.
+    Reservation,
 }
 
 /// What an operation takes space for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Purpose {
+pub enum Purpose {
     /// What nobody was promised room for. Not even of the session's own reservation: that is for what it did already.
     Data,
     /// About a name or an attribute: so little that the session may have it of its own reservation, from which it is taken.
@@ -53,15 +62,16 @@ pub(crate) enum Purpose {
 }
 
 impl Space {
-    pub(crate) fn new(full: Full) -> Space {
+    /// Nothing is reserved.
+    pub fn new(full: Full) -> Space {
         Space { full, ..Space::default() }
     }
 
-    /// Lets an operation of the session take so many bytes.
+    /// Lets an operation of the session take so many bytes. `free`: what is free of the store, whoever may have it.
     ///
     /// # Errors
     /// `ENOSPC`: others have reserved what is left.
-    pub(crate) fn take(
+    pub fn take(
         self: &Arc<Self>,
         session: SessionId,
         (bytes, purpose): (u64, Purpose),
@@ -84,13 +94,20 @@ impl Space {
             }
         }
         ledger.under_way += bytes;
-        Ok(Taking { space: self.clone(), session, bytes, purpose })
+        let source = match purpose {
+            Purpose::Little | Purpose::Digest if ledger.of(session) > 0 => Source::Reservation,
+            _ => Source::Free,
+        };
+        Ok(Taking { space: self.clone(), session, bytes, source })
     }
 
     /// Makes the session's reservation as large as asked for, as far as others leave it; of that a quarter stays free, as nobody
     /// knows to the byte what the store will need. Not less than it was, which may be used up already by what the session did,
-    /// unless that is asked for. Returns what it is.
-    pub(crate) fn reserve(
+    /// unless that is asked for. Returns what it is, bytes.
+    ///
+    /// # Errors
+    /// It is not known what is free.
+    pub fn reserve(
         &self,
         session: SessionId,
         bytes: u64,
@@ -110,44 +127,44 @@ impl Space {
     }
 
     /// As it was before a restart.
-    pub(crate) fn restore(&self, session: SessionId, bytes: u64) {
+    pub fn restore(&self, session: SessionId, bytes: u64) {
         self.note_stored(session, bytes);
         self.ledger().set(session, bytes);
     }
 
     /// The store has this for the session.
-    pub(crate) fn note_stored(&self, session: SessionId, bytes: u64) {
-        self.ledger().stored.insert(session, bytes);
+    pub fn note_stored(&self, session: SessionId, bytes: u64) {
+        self.ledger().note_stored(session, bytes);
     }
 
-    /// What the store has for the session.
-    pub(crate) fn stored(&self, session: SessionId) -> u64 {
-        self.ledger().stored.get(&session).copied().unwrap_or(0)
+    /// What the store has for the session, bytes.
+    pub fn stored(&self, session: SessionId) -> u64 {
+        self.ledger().stored(session)
     }
 
-    /// What the session has reserved.
-    #[cfg(test)]
-    fn of(&self, session: SessionId) -> u64 {
+    /// What the session has reserved, bytes.
+    pub fn of(&self, session: SessionId) -> u64 {
         self.ledger().of(session)
     }
 
-    /// Who has reserved how much.
-    pub(crate) fn reservations(&self) -> Vec<(SessionId, u64)> {
+    /// Who has reserved how many bytes.
+    pub fn reservations(&self) -> Vec<(SessionId, u64)> {
         self.ledger().reserved.iter().map(|(session, bytes)| (*session, *bytes)).collect()
     }
 
-    /// What operations under way may take, and what is reserved.
-    pub(crate) fn spoken_for(&self) -> u64 {
+    /// What operations under way may take, and what is reserved, bytes.
+    pub fn spoken_for(&self) -> u64 {
         let ledger = self.ledger();
         ledger.total.saturating_add(ledger.under_way)
     }
 
-    pub(crate) fn total(&self) -> u64 {
+    /// What is reserved, bytes.
+    pub fn total(&self) -> u64 {
         self.ledger().total
     }
 
     /// The session has ended.
-    pub(crate) fn forget(&self, session: SessionId) {
+    pub fn forget(&self, session: SessionId) {
         let mut ledger = self.ledger();
         ledger.set(session, 0);
         ledger.stored.remove(&session);
@@ -167,6 +184,21 @@ impl Ledger {
         self.total - self.of(session)
     }
 
+    fn left(&self, session: SessionId, used: u64) -> u64 {
+        self.of(session).saturating_sub(used)
+    }
+
+    fn stored(&self, session: SessionId) -> u64 {
+        self.stored.get(&session).copied().unwrap_or(0)
+    }
+
+    fn note_stored(&mut self, session: SessionId, bytes: u64) {
+        match bytes {
+            0 => self.stored.remove(&session),
+            _ => self.stored.insert(session, bytes),
+        };
+    }
+
     fn set(&mut self, session: SessionId, bytes: u64) {
         let before = match bytes {
             0 => self.reserved.remove(&session),
@@ -177,14 +209,28 @@ impl Ledger {
 }
 
 impl Taking {
-    /// It is done: of the session's reservation so much is used up, unless it was not for that.
-    pub(crate) fn used(&self) {
-        if self.purpose == Purpose::Data {
-            return;
+    /// Whether it is taken from what the session has reserved. Of those of one session only one at a time may be between
+    /// [`Taking::left`] and [`Taking::used`].
+    pub fn uses_reservation(&self) -> bool {
+        self.source == Source::Reservation
+    }
+
+    /// What is left of the session's reservation when it is done: to be stored in the batch that does it, or after a restart what
+    /// is used up would be reserved once more. `None`: the store has it so.
+    pub fn left(&self) -> Option<u64> {
+        let ledger = self.space.ledger();
+        let left = ledger.left(self.session, self.bytes);
+        (self.uses_reservation() && left != ledger.stored(self.session)).then_some(left)
+    }
+
+    /// It is done, and the store has what is left of the reservation.
+    pub fn used(&self) {
+        if self.uses_reservation() {
+            let mut ledger = self.space.ledger();
+            let left = ledger.left(self.session, self.bytes);
+            ledger.set(self.session, left);
+            ledger.note_stored(self.session, left);
         }
-        let mut ledger = self.space.ledger();
-        let left = ledger.of(self.session).saturating_sub(self.bytes);
-        ledger.set(self.session, left);
     }
 }
 
@@ -250,6 +296,35 @@ mod tests {
             space.take(ONE, (10, purpose), || Ok(100)).unwrap().used();
             assert_eq!(space.of(ONE), left);
         }
+    }
+
+    #[test]
+    fn what_is_left_is_stored_with_what_uses_the_rest() {
+        let space = Arc::new(Space::default());
+        let take = |purpose| space.take(ONE, (10, purpose), || Ok(100)).unwrap();
+        let of_nothing = take(Purpose::Digest);
+        space.reserve(ONE, 60, || Ok(100)).unwrap();
+        space.note_stored(ONE, 60);
+        assert_eq!(of_nothing.left(), None, "nothing was reserved when it was let pass");
+        of_nothing.used();
+        assert_eq!((take(Purpose::Data).left(), space.of(ONE)), (None, 60));
+        let digest = take(Purpose::Digest);
+        assert_eq!(digest.left(), Some(50));
+        digest.used();
+        assert_eq!((space.of(ONE), space.stored(ONE)), (50, 50));
+        // As it is after a restart that found that.
+        let space = Arc::new(Space::default());
+        space.restore(ONE, 50);
+        let digest = space.take(ONE, (70, Purpose::Digest), || Ok(100)).unwrap();
+        assert_eq!(digest.left(), Some(0));
+        digest.used();
+        assert_eq!((space.of(ONE), space.stored(ONE), space.total()), (0, 0, 0));
+        // Fenced while it was under way.
+        space.reserve(ONE, 20, || Ok(100)).unwrap();
+        let digest = space.take(ONE, (10, Purpose::Digest), || Ok(100)).unwrap();
+        space.forget(ONE);
+        digest.used();
+        assert_eq!((digest.left(), space.total(), space.stored(ONE)), (None, 0, 0));
     }
 
     #[test]
