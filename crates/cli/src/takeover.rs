@@ -220,8 +220,9 @@ impl Daemon {
     /// # Errors
     /// The daemon's reason why it is not.
     pub(crate) fn estate(&mut self) -> Result<(Estate, Vec<u8>, Vec<OwnedFd>), CliError> {
-        let unheard =
-            |error: io::Error| CliError::Failed(format!("the running daemon hands nothing over: {}", plain(&error)));
+        let unheard = |error: io::Error| {
+            CliError::Failed(format!("the running daemon hands nothing over: {}", plain(&error)))
+        };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut first = [0; 1];
@@ -270,7 +271,8 @@ impl Daemon {
     /// Returns when the mount is this process's.
     pub(crate) fn ready(&mut self) -> Result<(), CliError> {
         let failed = |why: String| CliError::Failed(format!("the mount is not handed over: {why}"));
-        let gone = |error: io::Error| failed(format!("the running daemon says nothing more: {}", plain(&error)));
+        let gone =
+            |error: io::Error| failed(format!("the running daemon says nothing more: {}", plain(&error)));
         say(&mut self.0, &Word::Ready).map_err(gone)?;
         match hear(&mut BufReader::new(&self.0)).map_err(gone)? {
             Word::Yours => Ok(()),

@@ -299,8 +299,8 @@ fn refuse_exposure(config: &ServerConfig) -> Result<(), StartError> {
     }
 }
 
-/// Raises the soft limit of open descriptors to the hard one: the usual 1,024 is that of programs that use select(2). A connection
-/// takes a descriptor; a mount over io_uring two for each core that the machine may have.
+/// Raises the soft limit of open descriptors to the hard one: the usual 1,024 is that of programs that use select(2). A
+/// connection takes a descriptor; a mount over io_uring two for each core that the machine may have.
 pub fn allow_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

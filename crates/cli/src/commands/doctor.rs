@@ -178,8 +178,8 @@ fn io_uring(obstacles: &[Obstacle]) -> Finding {
         parts.join("; ")
     };
     if obstacles.is_empty() {
-        const FOUND: &str = "the kernel's requests come over it to a mount that this user makes now. Leave fuse.enable_uring on as \
-            long as one is there: switched off it can end those whose daemon the kernel was once short of memory for";
+        const FOUND: &str = "the kernel's requests come over it to a mount that this user makes now. Leave fuse.enable_uring on \
+            as long as one is there: switched off it can end those whose daemon the kernel was once short of memory for";
         return Finding::good(WHAT, FOUND);
     }
     let found = format!(
@@ -459,7 +459,9 @@ mod tests {
         assert!(taken.contains("come over it") && taken.contains("Leave fuse.enable_uring on"), "{taken}");
         let two = io_uring(&[obstacle("it is switched off", "echo Y"), obstacle("no way back", "LimitNICE")]);
         assert_eq!(two.verdict, Verdict::Fair);
-assert!(two.found.contains("/dev/fuse") && two.found.ends_with("now: it is switched off; no way back"));
+        assert!(
+            two.found.contains("/dev/fuse") && two.found.ends_with("now: it is switched off; no way back")
+        );
         assert_eq!(two.advice, "echo Y; LimitNICE");
         let old = io_uring(&[obstacle("the kernel has none", "")]);
         assert_eq!((old.verdict, old.advice.as_str()), (Verdict::Good, ""));
@@ -472,7 +474,10 @@ assert!(two.found.contains("/dev/fuse") && two.found.ends_with("now: it is switc
             left_behind(&MountStatus { transport, options, dir: "/m".into(), ..mount_status() })
         };
         let named = over(Some(Transport::Dev), "hard").expect("it is named");
-        assert!(named.verdict == Verdict::Fair && named.found.starts_with("/m is over /dev/fuse"), "{named:?}");
+        assert!(
+            named.verdict == Verdict::Fair && named.found.starts_with("/m is over /dev/fuse"),
+            "{named:?}"
+        );
         let others = [
             over(Some(Transport::Uring), "hard"),
             over(Some(Transport::Dev), "hard,transport=dev"),

@@ -299,7 +299,11 @@ impl Emptier {
             }
             if left > 0 && unnamed > 0 {
                 let core = queue.number;
-                tracing::warn!(left, core, "no file is known that the kernel could be asked about: nothing takes these entries");
+                tracing::warn!(
+                    left,
+                    core,
+                    "no file is known that the kernel could be asked about: nothing takes these entries"
+                );
             }
         }
     }
