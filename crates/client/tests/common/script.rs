@@ -273,20 +273,7 @@ impl Script {
         let mut config =
             ClientConfig { data_connections: 0, write, ..ClientConfig::new("scripted:1", "main") };
         config.cache.dir = Some(cache.to_owned());
-        let (transport, mut connections) = pipes();
-        let mut client =
-            tokio::spawn(Client::connect_with(config, Box::new(NoKernel), Arc::new(BootClock), transport));
-        let mut control = Peer(connections.recv().await.unwrap());
-        control.welcome(Standing::New, &[]).await;
-        // About what the cache directory has.
-        let client = loop {
-            tokio::select! {
-                biased;
-                client = &mut client => break client.unwrap().unwrap(),
-                (tag, request) = control.request() => control.answer_alone(tag, &request.call, 1).await,
-            }
-        };
-        Script { client, control, data: None, connections }
+        Script::start_as(config, Box::new(NoKernel), Arc::new(BootClock)).await
     }
 
     /// As [`Script::writing_behind`], at the end of a line on which digests go behind one another: whoever answers takes this
