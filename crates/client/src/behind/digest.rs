@@ -53,11 +53,7 @@ impl State {
         let after = behind.digest_under_way();
         let (digest, chosen) = behind.choose(now)?;
         let filled = behind.filled(&digest);
-        match chosen {
-            Chosen::InOrder => behind.unasked_at = now,
-            Chosen::Wanted => behind.wanted_at = now,
-            Chosen::Freeing => {}
-        }
+        behind.note_chosen(now, chosen, filled);
         if let Some(disk) = &behind.disk {
             disk.push_sent(digest.id, after, digest.lsns.clone());
         }

@@ -52,10 +52,12 @@ pub(crate) struct Behind {
     pub(crate) stalled_until: Monotonic,
     pub(crate) room: ServerRoom,
     /// When the last digest was sent that nobody had asked for, and before when the next one is not.
-    pub(crate) unasked_at: Monotonic,
+    unasked_at: Monotonic,
     quiet_until: Monotonic,
     /// When the last digest was sent that somebody had asked for.
-    pub(crate) wanted_at: Monotonic,
+    wanted_at: Monotonic,
+    /// When somebody last waited for little of what the server is told, or another machine for any of it.
+    hurried_at: Option<Monotonic>,
     /// Digests that the server has applied.
     applied: u64,
     /// Whether the last digest was for who waits for inodes.
@@ -104,6 +106,7 @@ impl Behind {
             unasked_at: Monotonic::ZERO,
             quiet_until: Monotonic::ZERO,
             wanted_at: Monotonic::ZERO,
+            hurried_at: None,
             applied: 0,
             was_wanted: false,
             refused: None,
@@ -125,9 +128,7 @@ impl Behind {
     /// under way.
     pub(crate) fn due_at(&self) -> Option<Monotonic> {
         let WritePolicy::Behind(behind) = &self.policy else { return None };
-        if !self.may_send() {
-            return None;
-        }
+        let may = self.may_send_from()?;
         let oldest = self.log.oldest_pending()?;
         let due = if self.is_long(behind.digest_bytes) || self.room != ServerRoom::Enough {
             self.quiet_until
@@ -135,7 +136,7 @@ impl Behind {
             (oldest + behind.max_age).max(self.quiet_until)
         };
         let due = self.waiting.due_at().map_or(due, |asked| asked.min(due));
-        Some(due.max(self.stalled_until))
+        Some(due.max(self.stalled_until).max(may))
     }
 
     /// So much is pending that the server can as well begin. One of the largest writes is not: what replaces it may come.

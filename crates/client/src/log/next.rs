@@ -77,27 +77,30 @@ pub(crate) enum ServerRoom {
 }
 
 impl Behind {
-    /// Whether another digest may be sent beside those that are under way. Behind one another go full ones, as many as the
-    /// window takes, and what somebody waits for goes behind what nobody does. Who comes while one is under way for others
-    /// shares the next.
-    pub(super) fn may_send(&self) -> bool {
+    /// From when on another digest may be sent beside those that are under way; `None`: not before one of them is answered.
+    /// Behind one another go full ones, as many as the window takes, and what somebody waits for goes behind what nobody does.
+    /// Who comes while one is under way for others shares the next.
+    pub(super) fn may_send_from(&self) -> Option<Monotonic> {
+        let at_once = |may: bool| may.then_some(Monotonic::ZERO);
         let Some((first, last)) = self.under_way.front().zip(self.under_way.back()) else {
-            return self.unanswered.is_empty();
+            return at_once(self.unanswered.is_empty());
         };
         // Of those behind a digest that was lost no number may be used again before it is certain that they were not applied.
         let lost = self.unanswered.len() > self.under_way.len();
         if lost || self.room != ServerRoom::Enough || self.restoring.is_some() {
-            return false;
+            return None;
         }
         let open = (self.log.last_digest().0 + 1).saturating_sub(first.id.0);
-        if open >= self.window.size() as u64 {
-            return false;
+        let is_much = self.log.pending_data() > FULL;
+        if open < self.window.size() as u64 {
+            let goes_on = last.filled == Filled::Full
+                || self.under_way.iter().all(|under_way| under_way.chosen == Chosen::InOrder);
+            let more = self.log.pending_count() >= UNASKED.records || is_much;
+            return at_once(more || (goes_on && self.waiting.has_unserved()));
         }
-        let goes_on = last.filled == Filled::Full
-            || self.under_way.iter().all(|under_way| under_way.chosen == Chosen::InOrder);
-        self.log.pending_count() >= UNASKED.records
-            || self.log.pending_data() > FULL
-            || (goes_on && self.waiting.has_unserved())
+        // Beside the server, too, it finds the next MiB there when it has carried out one.
+        let streams = open < self.window.size_of_stream() as u64 && is_much && last.filled == Filled::Full;
+        streams.then(|| self.hurried_at.map_or(Monotonic::ZERO, |hurried| hurried + ASKED_LATELY))
     }
 
     /// How full a digest is.
@@ -140,6 +143,25 @@ impl Behind {
         let WritePolicy::Behind(behind) = &self.policy else { return false };
         let is_old = self.log.oldest_pending().is_some_and(|oldest| oldest + behind.max_age <= now);
         self.was_wanted && (is_old || self.waiting.has_overtaken_all(&self.log))
+    }
+
+    /// A digest is about to be sent.
+    pub(crate) fn note_chosen(&mut self, now: Monotonic, chosen: Chosen, filled: Filled) {
+        match chosen {
+            Chosen::InOrder => self.unasked_at = now,
+            Chosen::Wanted => {
+                self.wanted_at = now;
+                if filled == Filled::InPart {
+                    self.hurry(now);
+                }
+            }
+            Chosen::Freeing => {}
+        }
+    }
+
+    /// Somebody waits who is not to wait for more than one digest of others.
+    pub(crate) fn hurry(&mut self, now: Monotonic) {
+        self.hurried_at = Some(now);
     }
 
     pub(crate) fn handle_applied(&mut self, now: Monotonic, under_way: &UnderWay) {

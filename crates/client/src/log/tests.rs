@@ -1,5 +1,6 @@
 //! Who waits is woken, and what is sent first.
 
+use super::next::UnderWay;
 use super::waiting::What;
 use super::*;
 use soda_oplog::DigestLimits;
@@ -382,4 +383,55 @@ fn whose_digest_is_lost_waits_for_another_one_and_its_sync() {
     waits.try_recv().unwrap_err();
     assert_eq!(end_along(&mut behind, again, Ok(())), 1);
     waits.try_recv().unwrap().unwrap();
+}
+
+/// A MiB is written, and the next digest is sent.
+fn stream_on(behind: &mut Behind, now: Monotonic, block: u64) -> DigestId {
+    write_a_mib(behind, block);
+    let (digest, chosen) = behind.choose(now).unwrap();
+    let filled = behind.filled(&digest);
+    behind.note_chosen(now, chosen, filled);
+    behind.under_way.push_back(UnderWay { id: digest.id, chosen, filled, ..UnderWay::default() });
+    behind.unanswered.insert(digest.id);
+    digest.id
+}
+
+fn write_a_mib(behind: &mut Behind, block: u64) {
+    let data = vec![0; 1 << 20].into();
+    let change = Change::Write { fid: fid(1), offset: block << 20, data, kill_suid_sgid: false };
+    behind.log.append(Monotonic::ZERO, Timestamp::new(1, 0), change);
+}
+
+fn answer(behind: &mut Behind, id: DigestId) {
+    behind.under_way.retain(|under_way| under_way.id != id);
+    behind.unanswered.remove(&id);
+    apply(behind, id);
+}
+
+/// A round trip that is short beside what a digest takes: the server would wait for the next one all the same.
+#[test]
+fn a_stream_has_two_digests_under_way_unless_somebody_waits_for_little_or_another_machine_does() {
+    let at = |millis| Monotonic::ZERO + Duration::from_millis(millis);
+    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
+    behind.window.begin_session(8);
+    behind.window.begin_connection(Duration::from_micros(100));
+    // So much that the server can as well begin.
+    (0..8).for_each(|block| write_a_mib(&mut behind, block));
+    let first = stream_on(&mut behind, at(1), 8);
+    assert_eq!(behind.due_at(), Some(Monotonic::ZERO), "beside the first");
+    let second = stream_on(&mut behind, at(1), 9);
+    assert_eq!(behind.due_at(), None, "no third");
+    answer(&mut behind, first);
+    assert_eq!(behind.due_at(), Some(Monotonic::ZERO));
+
+    behind.hurry(at(10));
+    assert_eq!(behind.due_at(), Some(at(2010)), "another machine waits");
+    answer(&mut behind, second);
+    assert_eq!(behind.due_at(), Some(Monotonic::ZERO), "one at a time goes on");
+    write(&mut behind, 2);
+    let _waits = wait_for(&mut behind, 2);
+    let little = stream_on(&mut behind, at(3000), 10);
+    answer(&mut behind, little);
+    stream_on(&mut behind, at(3001), 11);
+    assert_eq!(behind.due_at(), Some(at(5000)), "somebody has waited for little");
 }

@@ -13,6 +13,8 @@ const QUICKEST: Duration = Duration::from_micros(200);
 const WEIGHT: u32 = 4;
 /// Most on a connection on which none was answered; each answer allows one more.
 const FIRST: usize = 2;
+/// Of a stream beside the server.
+const STREAM: usize = 2;
 
 #[derive(Debug)]
 pub(crate) struct Window {
@@ -83,6 +85,12 @@ impl Window {
     /// each time is slower than digests that follow each other.
     pub(crate) fn is_far(&self) -> bool {
         self.round_trip.is_some_and(|trip| trip > self.each)
+    }
+
+    /// Digests that may be under way where much is written and nobody waits for anything else: one more than the round trip
+    /// takes, so that the server need not wait for the next while its answer and that are on the way.
+    pub(crate) fn size_of_stream(&self) -> usize {
+        self.size().max(STREAM).min(self.most)
     }
 
     /// Digests that may be under way.

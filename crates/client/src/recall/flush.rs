@@ -75,8 +75,10 @@ impl Inner {
                 return;
             }
             if began.is_none() {
-                began = Some(self.now());
-                self.stats.recall_flushes(crate::lock(&self.state).behind.needed_for(&untold));
+                let (mut state, now) = self.locked();
+                began = Some(now);
+                state.behind.hurry(now);
+                self.stats.recall_flushes(state.behind.needed_for(&untold));
             }
             // It fails where the server has no room, which may change, or if all is lost: then nothing is ahead any more.
             let flush = async {
