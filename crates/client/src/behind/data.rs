@@ -6,7 +6,6 @@ use crate::cache::extents::Found;
 use crate::cache::inode::Keeping;
 use crate::config::WritePolicy;
 use crate::interface::Written;
-use crate::log::streams::SMALL;
 use crate::validity::Cached;
 use crate::why::Why;
 use bytes::Bytes;
@@ -15,6 +14,9 @@ use soda_protocol::{Allocate, WriteAt};
 use soda_types::semantics;
 use soda_types::{Attr, Fid, FileKind, KillPriv, Monotonic, SetAttr, Timestamp};
 use std::ops::Range;
+
+/// More than this, in bytes, is copied within the server: none of it travels.
+const LARGEST_COPY: usize = 256 << 10;
 
 /// At least what a file has allocated when this range was written. Where its holes are only the server knows: as much as can
 /// be in one is counted, for who finds less than a file's length may take all of it for a hole (tar(1) with `--sparse`).
@@ -140,8 +142,7 @@ impl State {
         kill: KillPriv,
     ) -> Here<u64> {
         let WritePolicy::Behind(policy) = &self.behind.policy else { return Err(Why::Policy.into()) };
-        // More is copied within the server: none of it travels.
-        let most = policy.largest_write.min(SMALL) as u64;
+        let most = policy.largest_write.min(LARGEST_COPY) as u64;
         let source = self.peek_attr(now, from).ok_or(Why::Unknown)?;
         let len = len.min(source.size.saturating_sub(offset));
         if len > most {

@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// Smaller writes, in bytes, are logged however much waits.
-pub(crate) const SMALL: usize = 256 << 10;
+pub(crate) const SMALL: usize = 128 << 10;
 /// Of the bytes that may wait, the part beyond which a stream goes through.
 const PART: u64 = 4;
 /// A file to which nothing large was written for so long is no stream any more.
