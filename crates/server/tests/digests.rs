@@ -431,8 +431,8 @@ async fn what_is_reserved_is_free_for_its_owner_only_and_until_it_ends() {
     end(server, dir.path()).await;
 }
 
-/// Who has reserved space uses some of it up, and nobody anything after that before the server restarts: others have no less of it
-/// then than before.
+/// Who has reserved space uses some of it up, and nobody anything after that before the server restarts: others have no less of
+/// it then than before.
 async fn what_is_free_for_others_outlives_the_server_after(use_up: impl AsyncFnOnce(&mut Teller)) {
     const QUOTA: u64 = 64 << 20;
     // Records take a bit of it, and are not merged alike.
