@@ -431,9 +431,9 @@ async fn what_is_reserved_is_free_for_its_owner_only_and_until_it_ends() {
     end(server, dir.path()).await;
 }
 
-// SEMANTICS 16
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_used_up_is_not_reserved_once_more_after_a_restart() {
+/// Who has reserved space uses some of it up, and nobody anything after that before the server restarts: others have no less of
+/// it then than before.
+async fn what_is_free_for_others_outlives_the_server_after(use_up: impl AsyncFnOnce(&mut Teller)) {
     const QUOTA: u64 = 64 << 20;
     // Records take a bit of it, and are not merged alike.
     const ABOUT: u64 = 256 << 10;
@@ -451,12 +451,7 @@ async fn what_is_used_up_is_not_reserved_once_more_after_a_restart() {
         answer => panic!("{answer:?}"),
     };
     let reserved = free(&other).await;
-    // In a digest, and by small changes that go through.
-    let records = (0..4).flat_map(|at| teller.file(&format!("told{at}"), &vec![at; 512 << 10]).1).collect();
-    digested(&teller.tell(records).await);
-    for at in 0..300 {
-        teller.client.create(teller.client.root, &format!("through{at}")).await.unwrap();
-    }
+    use_up(&mut teller).await;
     let before = free(&other).await;
     assert!(
         before + ABOUT > reserved,
@@ -469,6 +464,54 @@ async fn what_is_used_up_is_not_reserved_once_more_after_a_restart() {
     let after = free(&other).await;
     assert!(after.abs_diff(before) < ABOUT, "{after} bytes are free after the restart, {before} before");
     drop((teller, other));
+    end(server, dir.path()).await;
+}
+
+// SEMANTICS 16
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_digest_uses_up_is_not_reserved_once_more_after_a_restart() {
+    what_is_free_for_others_outlives_the_server_after(async |teller| {
+        let file = |at: u8| teller.file(&format!("told{at}"), &vec![at; 512 << 10]).1;
+        let records = (0..4).flat_map(file).collect();
+        digested(&teller.tell(records).await);
+    })
+    .await;
+}
+
+// SEMANTICS 16
+#[tokio::test(flavor = "multi_thread")]
+async fn what_small_changes_use_up_is_not_reserved_once_more_after_a_restart() {
+    what_is_free_for_others_outlives_the_server_after(async |teller| {
+        for at in 0..300 {
+            teller.client.create(teller.client.root, &format!("through{at}")).await.unwrap();
+        }
+    })
+    .await;
+}
+
+/// What is created under it would be taken for what was there before by whoever has that cached.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_that_a_digest_used_up_is_refused_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let mut teller = Teller::connect(&server).await;
+    let (fid, mut records) = teller.file("gone", b"");
+    let unlink = Change::Unlink { place: teller.place("gone"), fid, then: Fate::Gone };
+    records.push(teller.record(unlink));
+    digested(&teller.tell(records).await);
+    let (root, attr) = root_lease(&teller.client).await.unwrap();
+    server.shutdown().await;
+    let server = start(dir.path());
+    teller.client = Client::resume(&server, teller.client.key()).await;
+    let held = reclaim(&teller.client, vec![(root, attr.version)], vec![], ReclaimStep::Last).await.unwrap();
+    assert!(held[0].is_some());
+    let again = Change::Create { place: teller.place("again"), fid, new: new_node(FileKind::File) };
+    let record = teller.record(again);
+    assert_eq!(refused(&teller.tell(vec![record]).await).1, Errno::Exists);
+    // One that is not used up goes on being its own.
+    let (_, records) = teller.file("new", b"");
+    digested(&teller.tell(records).await);
+    drop(teller);
     end(server, dir.path()).await;
 }
 

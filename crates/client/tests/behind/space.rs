@@ -1,13 +1,14 @@
 //! Space that files have before anything is written to them, copies, and what is set aside for a client that does nothing.
 
 use super::*;
-use crate::common::script::{FILE, Message, Script, grant, made_here, node};
+use crate::common::script::{FILE, Message, Peer, Script, attr, grant, made, made_here, node, touched};
 use crate::common::small_disk::on_a_small_disk;
 use bytes::Bytes;
 use soda_client::{Allocate, BootClock, Clock, TcpTransport};
-use soda_protocol::{Answer, Call};
-use soda_types::{Ino, Mode, Monotonic, SetXattr, Version};
+use soda_protocol::{Answer, Call, Failure, space_through};
+use soda_types::{FsError, Ino, Mode, Monotonic, SetXattr, Version};
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 /// What a file is, as far as this client shows it.
 async fn shown(client: &Arc<Client>, path: &[&str]) -> (u64, Vec<u8>) {
@@ -278,49 +279,124 @@ async fn what_is_written_into_holes_counts_before_it_is_told() {
     assert!(shown(&a).await < SIZE, "where it has holes the server knows");
 }
 
-/// The server may have said what is set aside before it did a change that was on its way to it then.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_goes_through_meanwhile_is_not_there_for_what_is_done_here() {
-    const SET_ASIDE: u64 = 100 << 10;
-    // Two of them have no room in it.
-    static VALUE: [u8; 60_000] = [7; 60_000];
-    let Script { client, mut control, .. } = Script::writing_behind().await;
-    let (said, mut heard) = tokio::sync::mpsc::unbounded_channel();
-    let server = tokio::spawn(async move {
-        let (mut version, mut bytes) = (1, 0);
-        loop {
-            version += 1;
-            let Message::Request(tag, request) = control.next().await else { continue };
-            match &request.call {
-                Call::GetAttr { fid } if *fid == FILE => {
-                    let grants = [grant(FILE, Mode::Write, version)];
-                    control.answer(tag, Answer::Node(node(FILE, version, 0)), &grants).await;
+/// When a change sets out that goes through. The server does it after it has said what is set aside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Through {
+    Never,
+    /// The client asks for a reservation after that.
+    BeforeTheQuestion,
+    /// Between the question and its answer.
+    WhileItIsAsked,
+}
+
+/// A value of which there is room for one that is told, and not beside one that goes through.
+static VALUE: [u8; 60_000] = [7; 60_000];
+
+/// A server whose disk is full but for what is set aside: it refuses the rest. A change of [`FILE`] gets to it before what the
+/// client says next, and it has said what is set aside by then.
+async fn full_but_for_what_is_set_aside(mut control: Peer, when: Through, said: UnboundedSender<()>) {
+    const SET_ASIDE: u64 = 220 << 10;
+    let (mut version, mut asked, mut late) = (1, None, None);
+    let mut left = if when == Through::Never { SET_ASIDE } else { 0 };
+    loop {
+        version += 1;
+        let Message::Request(tag, request) = control.next().await else { continue };
+        let said_next = matches!(request.call, Call::Digest { .. } | Call::SetXattr { .. });
+        if let Some(tag) = late.take_if(|_| said_next) {
+            left -= space_through(VALUE.len());
+            let answer = Answer::Changed { node: Some(node(FILE, version, 0)), others: Vec::new() };
+            control.answer(tag, answer, &[]).await;
+        }
+        match &request.call {
+            Call::GetAttr { fid: FILE } => {
+                let grants = [grant(FILE, Mode::Write, version)];
+                control.answer(tag, Answer::Node(node(FILE, version, 0)), &grants).await;
+            }
+            Call::SetXattr { fid: FILE, .. } => {
+                (late, left) = (Some(tag), SET_ASIDE);
+                if when == Through::WhileItIsAsked {
+                    let (tag, count) = asked.take().expect("asked before");
+                    control.answer(tag, reserved(version, count, left), &[]).await;
                 }
-                // It is on its way from now on.
-                Call::SetXattr { .. } => bytes = SET_ASIDE,
-                Call::Reserve { inodes, .. } => {
-                    let (first, count) = (Ino(10_000 * version), *inodes);
-                    let reserved = Answer::Reserved { first, count, bytes, version: Version(1 << 20) };
-                    control.answer(tag, reserved, &[]).await;
+                said.send(()).unwrap();
+            }
+            Call::Reserve { inodes, .. } if when == Through::WhileItIsAsked && left == 0 => {
+                asked = Some((tag, *inodes));
+            }
+            Call::Reserve { inodes, .. } => {
+                control.answer(tag, reserved(version, *inodes, left), &[]).await;
+            }
+            Call::SetXattr { fid, .. } if left >= space_through(VALUE.len()) => {
+                left -= space_through(VALUE.len());
+                let node = Some(node(*fid, (2 << 20) + version, 0));
+                control.answer(tag, Answer::Changed { node, others: Vec::new() }, &[]).await;
+            }
+            Call::Digest { records, .. } => {
+                let needed = records.iter().map(|record| record.change.space()).sum();
+                let Some(rest) = left.checked_sub(needed) else {
+                    let context = format!("{needed} bytes of {left}");
+                    let error = FsError::new(Errno::NoSpace, context);
+                    control.fail(tag, Failure::Digest { lsn: records[0].lsn, error }).await;
+                    continue;
+                };
+                left = rest;
+                let attrs = touched(records).into_iter();
+                let attrs = attrs.map(|fid| (fid, attr(fid, (2 << 20) + version, 0))).collect();
+                let leases: Vec<_> =
+                    made(records).into_iter().map(|fid| grant(fid, Mode::Write, version)).collect();
+                control.answer(tag, Answer::Digested { attrs }, &leases).await;
+            }
+            call => {
+                if let Call::Create { .. } = call {
+                    left = left.saturating_sub(space_through(0));
                 }
-                Call::Digest { .. } => said.send(()).unwrap(),
-                call => control.answer_alone(tag, call, version).await,
+                control.answer_alone(tag, call, version).await;
             }
         }
-    });
-    let set = |fid: Fid| {
-        let client = Arc::clone(&client);
-        tokio::spawn(async move {
-            client.setxattr(fid, b"user.large", &VALUE, SetXattr::Either, KillPriv::Keep).await
-        })
-    };
-    let through = set(FILE);
-    let made = made_here(&client).await;
-    let mut here = set(made.fid());
-    tokio::select! {
-        told = heard.recv() => told.unwrap(),
-        done = &mut here => panic!("{done:?}, though what goes through may have taken the room"),
     }
-    assert!(!through.is_finished());
-    server.abort();
+}
+
+fn reserved(version: u64, count: u32, bytes: u64) -> Answer {
+    Answer::Reserved { first: Ino(10_000 * version), count, bytes, version: Version(1 << 20) }
+}
+
+/// The server may have said what is set aside before it did a change that was on its way to it then: what has no room beside that
+/// is not done here, or it would be refused after a program was told that it is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_through_meanwhile_is_not_there_for_what_is_done_here() {
+    for when in [Through::Never, Through::BeforeTheQuestion, Through::WhileItIsAsked] {
+        let clock = Arc::<Later>::default();
+        let Script { client, control, .. } = Script::writing_behind_by(clock.clone()).await;
+        let (said, mut heard) = unbounded_channel();
+        let server = tokio::spawn(full_but_for_what_is_set_aside(control, when, said));
+        let set = |fid: Fid| {
+            let client = Arc::clone(&client);
+            tokio::spawn(async move {
+                client.setxattr(fid, b"user.large", &VALUE, SetXattr::Either, KillPriv::Keep).await
+            })
+        };
+        // It asks the server for a reservation on the way. The answer is here by the end, unless the server keeps it back.
+        mkdir(&client, client.root(), "d").await;
+        let through = (when != Through::Never).then(|| set(FILE));
+        if through.is_some() {
+            heard.recv().await.unwrap();
+        }
+        // Where it had nothing to set aside it is not asked again at once.
+        clock.0.fetch_add(Duration::from_secs(2).as_nanos() as u64, Ordering::Relaxed);
+        // Which nothing is before the server's answer is here.
+        let made = made_here(&client).await;
+        assert_eq!(client.stats().count("digests"), 0, "what goes through is still on its way");
+        let (here, asked) = (client.stats().count("here"), client.stats().count("msg_setxattr"));
+        set(made.fid()).await.unwrap().unwrap();
+        if when == Through::Never {
+            assert_eq!(client.stats().count("here"), here + 1, "there is room for it");
+            assert_eq!(client.stats().count("msg_setxattr"), asked);
+        }
+        client.sync_all().await.unwrap_or_else(|error| panic!("{when:?}: it was done: {error}"));
+        if let Some(through) = through {
+            through.await.unwrap().unwrap();
+        }
+        assert_eq!(client.stats().count("digests_refused"), 0, "{when:?}");
+        server.abort();
+    }
 }

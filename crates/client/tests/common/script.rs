@@ -225,6 +225,25 @@ pub(crate) fn grant(fid: Fid, mode: Mode, epoch: u64) -> Grant {
     Grant { fid, scope: Scope::Node, mode, epoch: Epoch(epoch), term: Term::Session }
 }
 
+/// What a digest's answer has attributes of, the root among it.
+pub(crate) fn touched(records: &[Record]) -> Vec<Fid> {
+    let objects = records.iter().flat_map(|record| record.change.touches());
+    let mut fids: Vec<Fid> = objects
+        .filter_map(|(object, _)| match object {
+            Object::Inode(fid) => Some(fid),
+            _ => None,
+        })
+        .chain([ROOT])
+        .collect();
+    fids.sort_unstable();
+    fids.dedup();
+    fids
+}
+
+pub(crate) fn made(records: &[Record]) -> Vec<Fid> {
+    records.iter().filter_map(|record| record.change.creates()).collect()
+}
+
 /// A new file that the server has not been told of.
 pub(crate) async fn made_here(client: &Client) -> Arc<OpenFile> {
     for number in 0..2000 {
@@ -259,10 +278,15 @@ impl Script {
 
     /// It tells nothing before somebody asks.
     pub(crate) async fn writing_behind() -> Script {
+        Script::writing_behind_by(Arc::new(BootClock)).await
+    }
+
+    /// The same with another clock.
+    pub(crate) async fn writing_behind_by(clock: Arc<dyn Clock>) -> Script {
         let behind = WriteBehind { max_age: Duration::from_secs(3600), ..WriteBehind::default() };
         let write = WritePolicy::Behind(behind);
         let config = ClientConfig { data_connections: 0, write, ..ClientConfig::new("scripted:1", "main") };
-        Script::start_as(config, Box::new(NoKernel), Arc::new(BootClock)).await
+        Script::start_as(config, Box::new(NoKernel), clock).await
     }
 
     /// As [`Script::writing_behind`]: its own disk is enough for fsync, with what it has in this directory.

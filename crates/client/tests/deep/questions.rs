@@ -362,21 +362,3 @@ async fn ask(control: &mut Peer, number: u64) {
     let recall = Recall { fid: LEASE, epoch, to: None, cause, part: Some(PART) };
     control.send(FrameKind::Push, 0, &Push::Recalls(vec![recall]), Bytes::new()).await;
 }
-
-fn touched(records: &[Record]) -> Vec<Fid> {
-    let objects = records.iter().flat_map(|record| record.change.touches());
-    let mut fids: Vec<Fid> = objects
-        .filter_map(|(object, _)| match object {
-            Object::Inode(fid) => Some(fid),
-            _ => None,
-        })
-        .chain([ROOT])
-        .collect();
-    fids.sort_unstable();
-    fids.dedup();
-    fids
-}
-
-fn made(records: &[Record]) -> Vec<Fid> {
-    records.iter().filter_map(|record| record.change.creates()).collect()
-}
