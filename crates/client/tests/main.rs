@@ -20,6 +20,7 @@ mod lock_delegation;
 mod metadata;
 mod names_ahead;
 mod neighbours;
+mod next_dirs;
 mod next_files;
 mod overtaken;
 mod pace;

@@ -33,14 +33,18 @@ pub use message::*;
 pub use session::*;
 
 /// The protocol spoken by this build. A server answers [`Hello`] with the highest version both sides know.
-pub const PROTOCOL_VERSION: u16 = 14;
+pub const PROTOCOL_VERSION: u16 = 15;
 /// The oldest version this build still speaks.
-pub const PROTOCOL_VERSION_MIN: u16 = 14;
+pub const PROTOCOL_VERSION_MIN: u16 = 15;
 /// Where a server listens unless told otherwise.
 pub const DEFAULT_PORT: u16 = 7632;
 /// Most bytes of file data in one request or reply.
 pub const MAX_IO: u32 = 1 << 20;
 
+/// Most directories that one [`Call::ReadDir`] names as likely to be next, and most names of those in its answer.
+pub const MAX_NEXT: usize = 256;
+/// See [`MAX_NEXT`].
+pub const MAX_NEXT_ENTRIES: usize = 4096;
 /// Most extents that one [`Call::Layout`] looks at (and goes on to the end of the stretch that it has come to): its answer
 /// takes less than 100 KiB.
 pub const MAX_LAYOUT: u32 = 4096;

@@ -145,6 +145,8 @@ pub enum Call {
         dir: Fid,
         after: Option<Name>,
         limit: u32,
+        /// Directories that are likely to be listed next, in that order ([`MAX_NEXT`] at most).
+        next: Vec<Fid>,
     },
     /// All names and values (small ones): what a client caches under the lease.
     GetXattrs {
@@ -370,7 +372,8 @@ pub enum Answer {
     },
     Node(Node),
     Target(Vec<u8>),
-    Entries(DirPage),
+    /// The page, and of those that are likely to be next each that nobody else may change, whole: as many as fit.
+    Entries(DirPage, Vec<(Fid, DirPage)>),
     Xattrs(Vec<(Vec<u8>, Vec<u8>)>),
     Xattr(Vec<u8>),
     /// Attributes at the moment of the read; the bytes are the payload.

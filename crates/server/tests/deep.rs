@@ -153,8 +153,8 @@ async fn a_scan_costs_a_lease_for_each_subtree() {
         home
     };
     let reader = connect(&server).await;
-    let reply = reader.ask(Call::ReadDir { dir: home, after: None, limit: 1000 }).await;
-    let Ok(Answer::Entries(page)) = &reply.result else { panic!("{reply:?}") };
+    let reply = reader.ask(Call::ReadDir { dir: home, after: None, limit: 1000, next: Vec::new() }).await;
+    let Ok(Answer::Entries(page, _)) = &reply.result else { panic!("{reply:?}") };
     assert_eq!(page.entries.len(), 200);
     assert_eq!(deep(&reply).iter().map(|grant| grant.mode).collect::<Vec<_>>(), [Mode::Read]);
     assert!(reply.grants.len() < 25, "{} leases", reply.grants.len());
@@ -163,7 +163,7 @@ async fn a_scan_costs_a_lease_for_each_subtree() {
 
     // Another reader gets its own; a writer asks both for the one file.
     let second = connect(&server).await;
-    let listed = second.ask(Call::ReadDir { dir: home, after: None, limit: 1000 }).await;
+    let listed = second.ask(Call::ReadDir { dir: home, after: None, limit: 1000, next: Vec::new() }).await;
     assert!(!deep(&listed).is_empty());
     let file = page.entries.last().unwrap().1.fid;
     assert_eq!(covered(&listed, file), Some(Mode::Read));

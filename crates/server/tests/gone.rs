@@ -44,7 +44,7 @@ async fn who_asks_for_an_inode_that_is_gone_gets_no_lease_on_it() {
             Call::Opened { fid: file },
             Call::GetAttr { fid: sub },
             Call::Lookup { parent: sub, name: n("x") },
-            Call::ReadDir { dir: sub, after: None, limit: 10 },
+            Call::ReadDir { dir: sub, after: None, limit: 10, next: Vec::new() },
         ];
         let changes = [
             Call::SetAttr { fid: file, set, owner: None },

@@ -150,11 +150,11 @@ async fn fids_and_numbers_out_of_the_blue_are_refused() {
     assert_eq!(client.write(file, WriteAt::Offset(u64::MAX), b"x").await, Err(Errno::FileTooBig));
     assert_eq!(client.create(file, "below a file").await, Err(Errno::NotDirectory));
     assert_eq!(
-        errno(client.ask(Call::ReadDir { dir: file, after: None, limit: 0 }).await.result),
+        errno(client.ask(Call::ReadDir { dir: file, after: None, limit: 0, next: Vec::new() }).await.result),
         Errno::NotDirectory
     );
-    let empty = client.ask(Call::ReadDir { dir: client.root, after: None, limit: 0 }).await;
-    assert!(matches!(empty.result, Ok(Answer::Entries(page)) if page.entries.len() == 1));
+    let empty = client.ask(Call::ReadDir { dir: client.root, after: None, limit: 0, next: Vec::new() }).await;
+    assert!(matches!(empty.result, Ok(Answer::Entries(page, _)) if page.entries.len() == 1));
     assert!(matches!(
         client.ask(Call::Admin(soda_protocol::AdminCall::Status)).await.result,
         Err(Failure::Unsupported(_))

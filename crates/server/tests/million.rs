@@ -40,7 +40,7 @@ async fn a_thousand_sessions_hold_a_million_leases() {
     }
     let (before, began) = (resident(), Instant::now());
     for (client, dir) in clients.iter().zip(directories.iter().cycle()) {
-        let page = Call::ReadDir { dir: *dir, after: None, limit: FILES as u32 };
+        let page = Call::ReadDir { dir: *dir, after: None, limit: FILES as u32, next: Vec::new() };
         let reply = client.ask(page).await;
         assert_eq!(reply.grants.len(), FILES + 1, "the directory and all that is in it");
     }

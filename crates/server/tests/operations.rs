@@ -3,7 +3,7 @@
 use crate::common::*;
 use bytes::Bytes;
 use soda_protocol::{Answer, Call, Failure, IfExists, Rename, Rest, Role, Unlink, WriteAt};
-use soda_types::{Errno, FileKind, InUse, Mode};
+use soda_types::{Errno, Fid, FileKind, InUse, Ino, Mode};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_are_created_written_read_and_removed() {
@@ -132,8 +132,10 @@ async fn a_directory_is_read_in_pages_with_leases_on_what_is_in_it() {
     let reader = Client::connect(&server).await;
     let (mut names, mut after, mut covered) = (Vec::new(), None, 0);
     loop {
-        let reply = reader.ask(Call::ReadDir { dir: home.fid, after: after.clone(), limit: 10 }).await;
-        let Ok(Answer::Entries(page)) = reply.result else { panic!("{reply:?}") };
+        let reply = reader
+            .ask(Call::ReadDir { dir: home.fid, after: after.clone(), limit: 10, next: Vec::new() })
+            .await;
+        let Ok(Answer::Entries(page, _)) = reply.result else { panic!("{reply:?}") };
         assert_eq!(page.parent, reader.root);
         assert_eq!(mode_on(&reply.grants, home.fid), Some(Mode::Read));
         covered += page.entries.iter().filter(|(_, node)| mode_on(&reply.grants, node.fid).is_some()).count();
@@ -151,8 +153,50 @@ async fn a_directory_is_read_in_pages_with_leases_on_what_is_in_it() {
         "their maker has write leases on them, which nobody is asked to give up for a listing"
     );
 
-    let own = maker.ask(Call::ReadDir { dir: home.fid, after: None, limit: 100 }).await;
+    let own = maker.ask(Call::ReadDir { dir: home.fid, after: None, limit: 100, next: Vec::new() }).await;
     assert_eq!(own.grants.len(), 26, "the directory and 25 files");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn directories_that_are_likely_to_be_next_come_along_if_nobody_has_to_be_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let maker = Client::connect(&server).await;
+    let mut made = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        let home = maker.mkdir(maker.root, name).await.unwrap().fid;
+        let file = maker.create(home, "file").await.unwrap().fid;
+        made.push((home, file));
+    }
+    let large = maker.mkdir(maker.root, "large").await.unwrap().fid;
+    for index in 0..1024 {
+        maker.create(large, &index.to_string()).await.unwrap();
+    }
+    maker.ask(Call::Goodbye).await;
+    let [(a, _), (b, in_b), (c, _), (d, in_d)] = made[..] else { unreachable!() };
+    let writer = Client::connect(&server).await;
+    writer.create(c, "other").await.unwrap();
+
+    let reader = Client::connect_keeping_recalls(&server).await;
+    let gone = Fid::new(a.volume, Ino(a.ino.0 + 100_000));
+    let next = vec![b, in_b, gone, large, c, b, d];
+    let reply = reader.ask(Call::ReadDir { dir: a, after: None, limit: 100, next }).await;
+    let Ok(Answer::Entries(page, next)) = &reply.result else { panic!("{reply:?}") };
+    assert_eq!(page.entries.len(), 1);
+    assert_eq!(next.iter().map(|(dir, _)| *dir).collect::<Vec<_>>(), [b, b, d], "one is being written to");
+    for ((dir, page), file) in next.iter().zip([in_b, in_b, in_d]) {
+        assert_eq!((page.parent, page.rest), (reader.root, Rest::End));
+        assert_eq!(page.entries.iter().map(|(_, node)| node.fid).collect::<Vec<_>>(), [file]);
+        for fid in [*dir, file] {
+            assert_eq!(mode_on(&reply.grants, fid), Some(Mode::Read));
+        }
+    }
+    // Who changes one of them asks for the lease that came along.
+    let created = tokio::spawn(async move { writer.create(d, "new").await });
+    let recall = reader.next_recall().await;
+    assert_eq!(recall.asked(), d);
+    reader.answer_recall(&recall, InUse::No).await;
+    created.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

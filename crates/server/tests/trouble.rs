@@ -152,8 +152,11 @@ async fn what_was_answered_is_there_after_a_crash() {
         drop(server);
         server = start(dir.path());
         let client = Client::connect(&server).await;
-        let page = client.ask(Call::ReadDir { dir: client.root, after: None, limit: 1000 }).await.result;
-        let Ok(soda_protocol::Answer::Entries(page)) = page else { panic!("{page:?}") };
+        let page = client
+            .ask(Call::ReadDir { dir: client.root, after: None, limit: 1000, next: Vec::new() })
+            .await
+            .result;
+        let Ok(soda_protocol::Answer::Entries(page, _)) = page else { panic!("{page:?}") };
         assert_eq!(page.entries.len(), names);
         for (name, node) in page.entries {
             let expected = format!("data {}", &name.to_string()[1..]);

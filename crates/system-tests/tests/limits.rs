@@ -205,7 +205,7 @@ fn a_scan_of_many_files_costs_little_and_the_next_one_nothing() {
     let leases = ours["leases"].as_u64().unwrap();
     eprintln!("messages and time of each scan: {costs:?}; {leases} leases at the server");
     assert!(leases <= 60, "{leases} leases at the server");
-    assert!(costs[0].0 <= 3 * dirs + 50, "{costs:?}");
+    assert!(costs[0].0 <= 20 + dirs * IN_ONE / 1000, "{costs:?}");
     assert_eq!(costs[1].0, 0, "{costs:?}");
 }
 

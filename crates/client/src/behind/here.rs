@@ -53,7 +53,7 @@ impl State {
 
     /// Whether changes of the inode may be made here now.
     pub(crate) fn may_change_here(&self, now: Monotonic, fid: Fid) -> Result<(), Why> {
-        if self.behind.policy == WritePolicy::Through || !self.caches_own_writes() {
+        if self.behind.policy == WritePolicy::Through || !self.caches_under_leases() {
             return Err(Why::Policy);
         }
         if self.behind.disk.as_ref().is_some_and(|disk| !disk.has_room()) {

@@ -17,6 +17,7 @@ pub(crate) mod layout;
 pub(crate) mod lru;
 pub(crate) mod names;
 pub(crate) mod names_ahead;
+pub(crate) mod next_dirs;
 pub(crate) mod next_files;
 mod opens;
 pub(crate) mod readahead;
@@ -37,6 +38,7 @@ use inode::{Inode, Origin, Xattrs};
 use lru::Lru;
 use names::{Complete, Known};
 use names_ahead::NamesAhead;
+use next_dirs::NextDirs;
 use next_files::NextFiles;
 use opens::Opens;
 use room::Room;
@@ -68,6 +70,7 @@ pub(crate) struct State {
     pub(crate) given_up: Vec<RecallAck>,
     opens: Opens,
     names_ahead: NamesAhead,
+    next_dirs: NextDirs,
     next_files: NextFiles,
     inodes: FxHashMap<Fid, Inode>,
     /// Inodes that nobody needs, by last use.
@@ -108,6 +111,7 @@ impl State {
             given_up: Vec::new(),
             opens: Opens::default(),
             names_ahead: NamesAhead::default(),
+            next_dirs: NextDirs::default(),
             next_files: NextFiles::default(),
             inodes: FxHashMap::default(),
             idle: Lru::default(),
@@ -168,8 +172,8 @@ impl State {
         self.inodes.get(&dir)?.dir.as_ref()?.find(name, Monotonic::ZERO)
     }
 
-    /// Whether what own writes put into a file may stay in the cache.
-    pub(crate) fn caches_own_writes(&self) -> bool {
+    /// Whether leases cover what is cached: what own writes put into a file may stay then, and a directory be known completely.
+    pub(crate) fn caches_under_leases(&self) -> bool {
         self.consistency == Consistency::Lease
     }
 

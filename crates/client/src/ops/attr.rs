@@ -68,7 +68,7 @@ impl Client {
                     return Err(error);
                 }
             };
-            let enterable = state.enter(ticket, fid) && state.caches_own_writes();
+            let enterable = state.enter(ticket, fid) && state.caches_under_leases();
             state.learn_node(now, ticket, &node);
             let range = data.as_ref().map(|(_, range)| range.clone());
             if let Some((write, _)) = data {

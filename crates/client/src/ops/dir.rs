@@ -11,8 +11,8 @@ use crate::inner::Inner;
 use crate::ops::Entry;
 use crate::validity::{Cached, Validity};
 use serde::{Deserialize, Serialize};
-use soda_lease::holder::Holding;
-use soda_protocol::{Answer, Call, Node, Rest, XattrSummary};
+use soda_lease::holder::{Holding, Ticket};
+use soda_protocol::{Answer, Call, DirPage, Node, Rest, XattrSummary};
 use soda_types::{Fid, FileKind, FsResult, Monotonic, Name};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -249,6 +249,10 @@ impl Client {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         if from == 0 {
             *listing = self.inner.complete_listing(open.dir, Directory::list).unwrap_or_default();
+            let (mut state, _) = self.inner.locked();
+            state.note_listed(open.dir);
+            let known = listing.whole.iter().flat_map(|whole| whole.listed.iter());
+            state.note_found(known.map(|listed| (listed.fid, listed.kind)));
         }
         if let Some(whole) = &listing.whole {
             let wanted = whole.listed.iter().enumerate().skip(from).take(max);
@@ -258,7 +262,10 @@ impl Client {
         while listing.end == End::NotYet && listing.from(from).count() < max {
             let known = self.inner.settled(&[open.dir]).await?;
             let after = listing.after.clone();
-            let page = self.inner.ask_page(known, open.dir, after, listing.began).result().await?;
+            let page =
+                self.inner.ask_page(known, open.dir, after, listing.began, For::AReader).result().await?;
+            let found = page.entries.iter().map(|listed| (listed.fid, listed.kind));
+            self.inner.locked().0.note_found(found);
             listing.take_in(page);
             listing.forget_before(from);
         }
@@ -350,7 +357,7 @@ impl Inner {
         let (mut after, mut began) = (None, None);
         for _ in 0..MOST_LEARNED {
             let Ok(known) = self.settled(&[dir]).await else { return };
-            let Ok(page) = self.ask_page(known, dir, after, began).result().await else { return };
+            let Ok(page) = self.ask_page(known, dir, after, began, For::Names).result().await else { return };
             if page.began.entered.is_none() {
                 // Others change it meanwhile: the rest would ask them for their leases again, for nothing.
                 return;
@@ -388,43 +395,26 @@ impl Inner {
         dir: Fid,
         after: Option<Name>,
         began: Option<Began>,
+        whom: For,
     ) -> crate::call::Waiting<Page> {
         let (mut state, now) = settled;
+        let first = after.is_none();
+        let next = if first && whom == For::AReader { state.next_dirs(now) } else { Vec::new() };
         let ticket = state.holder.begin_request(now);
         drop(state);
-        let first = after.is_none();
-        let call = Call::ReadDir { dir, after, limit: PAGE };
+        let call = Call::ReadDir { dir, after, limit: PAGE, next };
         self.send(Order::question(call, ticket), move |arrived, result| {
             let ticket = arrived.ticket;
             let (answer, _) = result?;
-            let Answer::Entries(page) = answer else { return unexpected(&answer) };
+            let Answer::Entries(page, next) = answer else { return unexpected(&answer) };
             let (state, now) = (&mut *arrived.state, arrived.now);
-            state.learn_attr(now, ticket, dir, &page.dir);
-            let enterable = state.enter(ticket, dir);
-            for (name, node) in &page.entries {
-                state.learn_name(now, ticket, dir, name, present(node));
-                state.learn_node(now, ticket, node);
-                if !is_directory(node) {
-                    state.met(node.fid, dir);
-                }
+            let pages = if first { Pages::First } else { Pages::After(began) };
+            let began = state.enter_page(now, ticket, dir, &page, pages);
+            arrived.inner.stats.directories_ahead.add(next.len() as u64);
+            for (dir, page) in &next {
+                state.enter_page(now, ticket, *dir, page, Pages::First);
             }
-            let entered = if enterable { state.entered(dir) } else { None };
-            let began = match began {
-                _ if first => Began { sent: ticket.sent_at(), entered },
-                Some(began) => Began { entered: began.entered.filter(|all| entered == Some(*all)), ..began },
-                // What comes before was read by another process ([`OpenDir::handed`]).
-                None => Began { sent: ticket.sent_at(), entered: None },
-            };
             let end = if page.rest == Rest::End { End::Reached } else { End::NotYet };
-            let lease = arrived.inner.config.consistency == Consistency::Lease;
-            if end == End::Reached && lease && began.entered.is_some() {
-                // Own changes in between do not matter: what they made of a name is in the table, and newer than the page.
-                let names = state.inode(dir).directory();
-                if names.cleared() < began.sent && names.len() <= MOST_COMPLETE {
-                    names.complete = Complete::Yes;
-                    names.set_parent(page.parent);
-                }
-            }
             let entry = |(name, node): (Name, Node)| Listed { name, fid: node.fid, kind: node.attr.kind };
             Ok(Page {
                 entries: page.entries.into_iter().map(entry).collect(),
@@ -486,7 +476,61 @@ struct News {
     enough: Monotonic,
 }
 
+/// Whom a page is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum For {
+    /// Who lists the directory, and what is in it next, perhaps.
+    AReader,
+    /// Who looks names up.
+    Names,
+}
+
+/// Which page of a directory one is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Pages {
+    First,
+    /// `None`: what comes before was read by another process ([`OpenDir::handed`]).
+    After(Option<Began>),
+}
+
 impl State {
+    /// What a page says goes into the caches. Returns how far they have the pages up to it.
+    fn enter_page(
+        &mut self,
+        now: Monotonic,
+        ticket: Ticket,
+        dir: Fid,
+        page: &DirPage,
+        pages: Pages,
+    ) -> Began {
+        self.learn_attr(now, ticket, dir, &page.dir);
+        let enterable = self.enter(ticket, dir);
+        for (name, node) in &page.entries {
+            self.learn_name(now, ticket, dir, name, present(node));
+            self.learn_node(now, ticket, node);
+            if !is_directory(node) {
+                self.met(node.fid, dir);
+            }
+        }
+        let entered = if enterable { self.entered(dir) } else { None };
+        let began = match pages {
+            Pages::First => Began { sent: ticket.sent_at(), entered },
+            Pages::After(Some(began)) => {
+                Began { entered: began.entered.filter(|all| entered == Some(*all)), ..began }
+            }
+            Pages::After(None) => Began { sent: ticket.sent_at(), entered: None },
+        };
+        if page.rest == Rest::End && self.caches_under_leases() && began.entered.is_some() {
+            // Own changes in between do not matter: what they made of a name is in the table, and newer than the page.
+            let names = self.inode(dir).directory();
+            if names.cleared() < began.sent && names.len() <= MOST_COMPLETE {
+                names.complete = Complete::Yes;
+                names.set_parent(page.parent);
+            }
+        }
+        began
+    }
+
     fn entered(&mut self, dir: Fid) -> Option<Entered> {
         let inode = self.inode(dir);
         let holding = inode.holding?;

@@ -225,7 +225,7 @@ impl Inner {
 
     /// Whether attributes may be asked for without a lease.
     fn attributes_alone(&self) -> bool {
-        crate::lock(&self.state).caches_own_writes()
+        crate::lock(&self.state).caches_under_leases()
     }
 
     /// What a name means, if it is known to mean something that is no directory.

@@ -56,7 +56,7 @@ impl State {
     ) -> Cached<Attr> {
         let DataInFlight { fid, change, write } = flight;
         self.end_change(change);
-        let enterable = self.enter(ticket, fid) && self.caches_own_writes();
+        let enterable = self.enter(ticket, fid) && self.caches_under_leases();
         self.learn_attr(now, ticket, fid, attr);
         let outcome = if enterable {
             WriteOutcome::Changed { version: attr.data_version, data }

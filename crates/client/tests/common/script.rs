@@ -130,7 +130,7 @@ impl Peer {
             }
             Call::ReadDir { .. } => {
                 let page = DirPage { dir: root, parent: ROOT, entries: Vec::new(), rest: Rest::End };
-                self.answer(tag, Answer::Entries(page), &leases(ROOT)[..1]).await;
+                self.answer(tag, Answer::Entries(page, Vec::new()), &leases(ROOT)[..1]).await;
             }
             Call::Create { .. } => {
                 let made = Fid { ino: Ino(100 + version), ..FILE };

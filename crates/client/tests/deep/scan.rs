@@ -1,4 +1,4 @@
-//! A scan of a tree of many files: a message for each directory, and leases for none of the files.
+//! A scan of a tree of many files: a few messages, as directories come along with others, and leases for none of the files.
 
 use super::*;
 use crate::common::tools::Tools;
@@ -34,7 +34,7 @@ fn said(client: &Client) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scan_of_twenty_thousand_files_costs_a_message_for_each_directory_and_the_next_one_none() {
+async fn a_scan_of_twenty_thousand_files_costs_a_few_messages_and_the_next_one_none() {
     let cell = Cell::with_term(Duration::from_secs(30)).with_deep_leases();
     let mut tools = Tools::of(&cell).await;
     let began = Instant::now();
@@ -66,7 +66,7 @@ async fn a_scan_of_twenty_thousand_files_costs_a_message_for_each_directory_and_
     let second = said(&reader) - before;
     eprintln!("made {made:?}, first scan {first:?}, second {second} messages; {held} leases at the server");
     assert!(made.0 < (DIRS * FILES / 100) as u64 && made.1 < 10, "{made:?}: {:?}", maker.stats());
-    assert!(first.0 <= 2 * DIRS as u64 + 20, "{first:?}: {:?}", reader.stats());
+    assert!(first.0 <= 30, "{first:?}: {:?}", reader.stats());
     assert!(first.1 <= 60 && held <= 60, "{first:?}, {held} at the server: {:?}", deep_leases(&reader));
     assert_eq!(second, 0, "{:?}", reader.stats());
 

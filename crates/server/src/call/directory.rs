@@ -12,7 +12,8 @@ use crate::guard::Admission;
 use crate::link::Incoming;
 use crate::shared::Shared;
 use soda_lease::table::{Access, Ancestors, OpKey, TreeVersion, Want};
-use soda_protocol::{DirPage, Rest};
+use soda_protocol::{DirPage, MAX_NEXT, MAX_NEXT_ENTRIES, Rest};
+use soda_types::semantics::ENTRY_SIZE;
 use soda_types::{Errno, Fid, Name};
 use soda_volume::{Listing, Volume};
 
@@ -47,6 +48,40 @@ pub(super) fn page(
         }
     }
     Ok(DirPage { dir: volume.getattr(directory)?, parent: volume.parent(directory)?, entries, rest })
+}
+
+/// Of directories that are likely to be listed next those that can be read without anybody being asked or waited for, whole, in
+/// their order, until the next one does not fit.
+pub(super) fn next_pages(
+    shared: &Shared,
+    incoming: &Incoming,
+    next: &[Fid],
+    keys: &mut Vec<OpKey>,
+) -> Vec<(Fid, DirPage)> {
+    let mut pages = Vec::new();
+    if incoming.want() != Want::Lease {
+        return pages;
+    }
+    let mut room = MAX_NEXT_ENTRIES as u64;
+    for directory in next.iter().copied().take(MAX_NEXT) {
+        let Ok(parent) = shared.volume.parent(directory) else { continue };
+        if admit_idle(shared, incoming, parent, [directory].into_iter(), keys) == 0 {
+            continue;
+        }
+        // From here on it stands still.
+        let Ok(attr) = shared.volume.getattr(directory) else { continue };
+        let entries = attr.size / ENTRY_SIZE;
+        if entries > room {
+            break;
+        }
+        if entries >= PAGE_MAX as u64 {
+            continue;
+        }
+        let Ok(page) = page(shared, incoming, directory, None, PAGE_MAX as u32, keys) else { continue };
+        room -= entries;
+        pages.push((directory, page));
+    }
+    pages
 }
 
 /// Has the inodes admitted that can be read without anybody being asked or waited for; returns how many.

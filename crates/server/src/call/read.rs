@@ -56,8 +56,9 @@ pub(super) fn run(
             }
         }
         Call::ReadLink { fid } => Answer::Target(volume.readlink(*fid)?.to_vec()),
-        Call::ReadDir { dir, after, limit } => {
-            Answer::Entries(directory::page(shared, incoming, *dir, after.as_ref(), *limit, keys)?)
+        Call::ReadDir { dir, after, limit, next } => {
+            let page = directory::page(shared, incoming, *dir, after.as_ref(), *limit, keys)?;
+            Answer::Entries(page, directory::next_pages(shared, incoming, next, keys))
         }
         Call::GetXattrs { fid } => Answer::Xattrs(xattrs(volume, *fid)?),
         Call::GetXattr { fid, name } => Answer::Xattr(volume.get_xattr(*fid, name)?.to_vec()),
