@@ -102,7 +102,8 @@ impl Delegations {
 
     /// The session has made the file, and decided about its locks before anybody else could know of it. To be entered before
     /// anybody can: nothing is asked about limits, nor about who has locks, as nobody has. (Who has had the file before a power
-    /// cut that took it, and decides about it now, goes on: then its maker has left that to the server, and expects nothing.)
+    /// cut that took it, and has locks on it now, or decides about them, goes on: then its maker has left that to the server, and
+    /// expects nothing.)
     pub fn enter_made(&mut self, fid: Fid, session: SessionId, epoch: Epoch) {
         if let Entry::Vacant(place) = self.files.entry(fid) {
             place.insert(Delegation { session, epoch, recalled: None });

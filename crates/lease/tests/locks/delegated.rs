@@ -52,7 +52,7 @@ enum Step {
     Tell,
     /// The server does not take what it is being told, which is told anew.
     Refuse,
-    Restart(Store),
+    Restart(Store, Again),
 }
 
 /// What a server that is started anew has.
@@ -61,6 +61,16 @@ enum Store {
     All,
     /// A power cut has taken the file.
     WithoutFile,
+}
+
+/// When the maker tells a server that is started anew and lacks the file, in a new digest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Again {
+    /// Before it claims its locks; the digest goes ahead of what else has no answer.
+    Ahead,
+    /// Before it claims its locks; the digest goes behind that.
+    Behind,
+    Later,
 }
 
 /// Who makes the file, if it is not there from the first.
@@ -175,7 +185,7 @@ impl World {
             Step::GiveUp(client) => self.give_up(*client),
             Step::Tell => self.tell(),
             Step::Refuse => self.refuse(),
-            Step::Restart(store) => self.restart(*store),
+            Step::Restart(store, again) => self.restart(*store, *again),
         }
     }
 
@@ -189,34 +199,44 @@ impl World {
     }
 
     fn refuse(&mut self) {
-        let Standing::Telling(id) = self.standing else { return };
         // What it has applied it cannot refuse.
-        if self.file_of.is_none() {
-            let maker = &mut self.clients[MAKER];
-            maker.to_server.retain(|(sent, _)| *sent != id);
-            maker.unanswered.remove(&id);
-            maker.delegate.handle_lost(Epoch(id));
-            self.standing = Standing::Untold;
+        if let (Standing::Telling(id), None) = (self.standing, self.file_of) {
+            self.lose_digest(id);
         }
     }
 
-    fn restart(&mut self, store: Store) {
+    /// The server does not have this digest, and will not hear of it any more.
+    fn lose_digest(&mut self, id: u64) {
+        let maker = &mut self.clients[MAKER];
+        maker.to_server.retain(|(sent, _)| *sent != id);
+        maker.unanswered.remove(&id);
+        maker.delegate.handle_lost(Epoch(id));
+        self.standing = Standing::Untold;
+    }
+
+    fn restart(&mut self, store: Store, again: Again) {
         (self.locks, self.delegations) = (LockTable::default(), Delegations::default());
         self.put_off.clear();
         self.waits.clear();
-        if store == Store::WithoutFile
-            && let Some(id) = self.file_of.filter(|id| *id > 0)
-        {
-            self.file_of = None;
-            // What has no answer comes again by itself.
-            if self.standing == Standing::Told {
-                self.standing = Standing::Untold;
-                self.clients[MAKER].delegate.handle_lost(Epoch(id));
-            }
+        let told_in = match self.standing {
+            Standing::Told => self.file_of,
+            Standing::Telling(id) => Some(id),
+            Standing::Untold => None,
+        };
+        if store == Store::WithoutFile {
+            self.file_of.take_if(|id| *id > 0);
         }
+        // As it was a digest comes only to a run that has it.
+        let is_lacking = self.file_of.is_none();
+        told_in.filter(|_| is_lacking).into_iter().for_each(|id| self.lose_digest(id));
+        if is_lacking && again != Again::Later {
+            self.tell();
+        }
+        let first = (is_lacking && again == Again::Ahead).then_some(self.last);
         for (number, client) in self.clients.iter_mut().enumerate() {
             client.to_client.clear();
             client.to_server = client.unanswered.iter().map(|(id, call)| (*id, call.clone())).collect();
+            client.to_server.make_contiguous().sort_by_key(|(id, _)| (Some(*id) != first, *id));
             client.delegate.leave_all();
             for (held, counted_on) in client.held.iter_mut().zip(&mut client.counted_on) {
                 for lock in held.clone().iter() {
@@ -451,6 +471,10 @@ impl World {
                     self.do_step(&Step::Message(client));
                 }
             }
+            for (number, it) in self.clients.iter().enumerate() {
+                let decides = self.delegations.delegate(file()).is_some_and(|(of, _)| of == session(number));
+                assert_eq!(!it.delegate.is_empty(), decides, "both sides know of the right, or none: {it:?}");
+            }
             if let Some((asked, epoch)) = self.delegations.recall(self.now, file()) {
                 self.clients[asked.0 as usize - 1].to_client.push_back(Message::Recall(epoch));
             }
@@ -472,6 +496,8 @@ fn lock() -> impl Strategy<Value = Lock> {
 fn step() -> impl Strategy<Value = Step> {
     let (client, owner) = (0..CLIENTS, 0..OWNERS);
     let wait = prop_oneof![Just(Wait::No), Just(Wait::Yes)];
+    let store = prop_oneof![Just(Store::All), Just(Store::WithoutFile)];
+    let again = prop_oneof![Just(Again::Ahead), Just(Again::Behind), Just(Again::Later)];
     prop_oneof![
         4 => (client.clone(), owner.clone(), lock(), wait)
             .prop_map(|(client, owner, lock, wait)| Step::Lock { client, owner, lock, wait }),
@@ -483,9 +509,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => client.prop_map(Step::GiveUp),
         2 => Just(Step::Tell),
         1 => prop_oneof![
-            Just(Step::Refuse),
-            Just(Step::Restart(Store::All)),
-            Just(Step::Restart(Store::WithoutFile)),
+            1 => Just(Step::Refuse),
+            2 => (store, again).prop_map(|(store, again)| Step::Restart(store, again)),
         ],
     ]
 }
@@ -542,13 +567,34 @@ fn who_made_the_file_does_not_ask_and_whoever_finds_it_does() {
     assert_eq!((world.put_off.len(), world.waits.len()), (0, 1));
 }
 
-fn ten_bytes() -> Lock {
-    Lock {
-        family: LockFamily::Record,
-        owner: LockOwner(0),
-        pid: 1,
-        start: 0,
-        end: 9,
-        mode: LockMode::Exclusive,
+/// A power cut takes the file while the answer to its digest, what is given back, and who waits for the lock are under way.
+#[test]
+fn what_is_given_back_again_after_a_power_cut_gives_nobody_what_its_maker_has() {
+    for again in [Again::Ahead, Again::Behind, Again::Later] {
+        let mut world = World::new(true);
+        let locks = |client, wait| Step::Lock { client, owner: 0, lock: ten_bytes(), wait };
+        for step in [
+            locks(MAKER, Wait::No),
+            Step::Tell,
+            Step::Request(MAKER),
+            Step::Cut(MAKER),
+            locks(1, Wait::Yes),
+            Step::Request(1),
+            Step::Message(MAKER),
+            Step::Restart(Store::WithoutFile, again),
+            Step::Request(1),
+        ] {
+            world.do_step(&step);
+        }
+        assert!(world.clients[MAKER].unanswered.values().any(|call| matches!(call, Call::Return(..))));
+        for _ in 0..2 {
+            assert_eq!((world.locks.count_of(session(MAKER)), world.waits.len()), (1, 1));
+            world.come_to_rest();
+        }
     }
+}
+
+fn ten_bytes() -> Lock {
+    let (family, mode) = (LockFamily::Record, LockMode::Exclusive);
+    Lock { family, owner: LockOwner(0), pid: 1, start: 0, end: 9, mode }
 }
