@@ -1,6 +1,6 @@
 //! Locks that a client takes by itself: who lets it, and what the others see of it.
 
-use crate::common::teller::Teller;
+use crate::common::teller::{Teller, root_lease};
 use crate::common::{Client, Connection, config, errno, start};
 use bytes::Bytes;
 use soda_protocol::{
@@ -323,6 +323,36 @@ async fn whoever_finds_a_file_finds_the_locks_of_who_made_it() {
     maker.send(&told).await.result.unwrap();
     maker.client.ask(give_back(file, epoch, Some(vec![]))).await.result.unwrap();
     assert_eq!(two.ask(test(file, lock(1, 0, 99))).await.result, Ok(Answer::Conflict(Some(lock(3, 20, 29)))));
+}
+
+/// Who has it open locks it as before, and waits for its release. Told of it anew, the server takes for nothing what its maker
+/// says again to the run before.
+// SEMANTICS 26
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_a_power_cut_took_has_its_locks_still() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let mut maker = Teller::connect(&server).await;
+    let (root, attr) = root_lease(&maker.client).await.unwrap();
+    let (file, records) = maker.file("file", b"data");
+    let lost = maker.next(records.clone());
+    drop(server);
+    let server = start(dir.path());
+    maker.client = Client::resume(&server, maker.client.key()).await;
+    let (leases, locks) = (vec![(root, attr.version)], vec![(file, lock(1, 0, 9))]);
+    let reclaim = Reclaim { leases, open: vec![], locks, step: ReclaimStep::Last };
+    let claimed = maker.client.ask(Call::Reclaim(reclaim)).await.result;
+    assert!(matches!(claimed, Ok(Answer::Reclaimed { refused_locks, .. }) if refused_locks.is_empty()));
+    let two = Client::connect(&server).await;
+    assert!(!two.exists(file).await);
+    let mut waits = two.asks(set(file, lock(1, 5, 5), LockWait::Yes)).await;
+    assert_eq!(errno(two.ask(set(file, lock(2, 9, 9), LockWait::No)).await.result), Errno::TryAgain);
+    maker.tell(records).await.result.unwrap();
+    let told = give_back(file, Epoch(lost.sequence), Some(vec![]));
+    assert_eq!(maker.client.ask(told).await.result, Ok(Answer::Done));
+    assert!(two.exists(file).await && waits.try_recv().is_err());
+    maker.client.ask(Call::LockRelease { fid: file, lock: lock(1, 0, 9) }).await.result.unwrap();
+    assert!(matches!(waits.await.unwrap().0.result, Ok(Answer::Delegated(_))));
 }
 
 #[tokio::test(flavor = "multi_thread")]

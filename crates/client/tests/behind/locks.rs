@@ -3,10 +3,12 @@
 
 use super::*;
 use crate::common::far::Far;
+use crate::common::script::{Message, Peer, Script, made_here};
 use crate::lock_delegation::{flock, in_the_way, lock, lock_messages, take};
 use soda_client::OpenFile;
-use soda_protocol::{LockFamily, LockMode, LockWait};
-use soda_types::LockOwner;
+use soda_protocol::{Answer, Call, FrameKind, LockFamily, LockMode, LockWait, OpId, Push, Request, Standing};
+use soda_types::{Epoch, LockOwner};
+use std::collections::BTreeMap;
 
 /// A file that the server does not know, with the first ten bytes locked.
 async fn locked_file(a: &Arc<Client>, text: &str) -> Arc<OpenFile> {
@@ -141,6 +143,76 @@ async fn what_a_power_cut_took_is_not_decided_about_here_again() {
     assert_eq!(take(&b, &theirs, lock(2, 0, 9)).await, Err(Errno::TryAgain));
     take(&a, &f, lock(2, 30, 39)).await.unwrap();
     assert_eq!(a.stats().count("sessions_lost"), 0);
+}
+
+/// A server to which the client makes a change says nothing of a digest; what else it is told is in its store.
+struct Silent {
+    control: Peer,
+    version: u64,
+    stored: BTreeMap<u16, u64>,
+}
+
+impl Silent {
+    /// The next of those that it does not answer.
+    async fn asked(&mut self, is_it: impl Fn(&Call) -> bool) -> (Option<OpId>, Call) {
+        loop {
+            let Message::Request(tag, Request { op, call }) = self.control.next().await else { continue };
+            if is_it(&call) {
+                return (op, call);
+            }
+            self.version += 1;
+            self.stored.extend(op.map(|op| (op.slot.0, op.sequence.0)));
+            match &call {
+                Call::Reclaim(reclaim) => {
+                    let leases = reclaim.leases.iter().map(|(grant, _)| Some(*grant)).collect();
+                    let answer = Answer::Reclaimed { leases, refused_locks: Vec::new() };
+                    self.control.answer(tag, answer, &[]).await;
+                }
+                _ => self.control.answer_alone(tag, &call, self.version).await,
+            }
+        }
+    }
+}
+
+/// The server has let another wait for the lock, lost the file, and lets that one wait in its table now: a right to decide that
+/// it is told of again would be given back with what was said to the run before.
+// SEMANTICS 26, 29
+#[tokio::test(flavor = "multi_thread")]
+async fn a_right_that_was_asked_back_is_not_told_again_to_a_server_that_has_lost_the_file() {
+    let Script { client, control, mut connections, .. } = Script::writing_behind().await;
+    let server = tokio::spawn(async move {
+        let mut server = Silent { control, version: 1, stored: BTreeMap::new() };
+        let is_digest = |call: &Call| matches!(call, Call::Digest { .. });
+        let is_return = |call: &Call| matches!(call, Call::LockReturn { .. });
+        let (op, Call::Digest { locks, .. }) = server.asked(is_digest).await else { unreachable!() };
+        let epoch = Epoch(op.unwrap().sequence.0);
+        let recall = Push::RecallLocks(vec![(locks[0], epoch)]);
+        server.control.send(FrameKind::Push, 0, &recall, Default::default()).await;
+        let (_, told) = server.asked(is_return).await;
+        assert_eq!(told, Call::LockReturn { fid: locks[0], epoch, locks: Some(vec![lock(1, 0, 9)]) });
+
+        drop(server.control);
+        server.control = Peer(connections.recv().await.unwrap());
+        let stored: Vec<_> = server.stored.iter().map(|(slot, sequence)| (*slot, *sequence)).collect();
+        server.control.welcome_in([1; 16], Standing::Reclaim, &stored).await;
+        let is_either = |call: &Call| is_digest(call) || is_return(call);
+        let mut asked = [server.asked(is_either).await, server.asked(is_either).await];
+        asked.sort_by_key(|(op, _)| op.is_none());
+        let [(op, digest), (_, again)] = asked;
+        assert_eq!(again, told);
+        (epoch, op.unwrap(), digest)
+    });
+    let f = made_here(&client).await;
+    at_once(client.lock_set(&f, lock(1, 0, 9), LockWait::No)).unwrap();
+    let telling = tokio::spawn({
+        let client = Arc::clone(&client);
+        async move { client.sync_all().await }
+    });
+    let (epoch, op, digest) = server.await.unwrap();
+    let Call::Digest { records, locks, .. } = digest else { panic!("{digest:?}") };
+    assert!(records.iter().any(|record| record.change.creates() == Some(f.fid())), "{records:?}");
+    assert_eq!((locks, op.sequence.0 > epoch.0), (vec![], true));
+    telling.abort();
 }
 
 /// The answer to the digest is lost: nobody knows here that others may ask.
