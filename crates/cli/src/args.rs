@@ -94,7 +94,7 @@ If this machine crashes (also `kill -9` of the mount), what was not told is lost
 with a cache-dir it is in a log there, and told when the volume is mounted again with the same cache-dir. If \
 this machine cannot reach the server for longer than the session's lease, or is not back by then, and \
 somebody else needs the files, it is not told any more: the next write, fsync or close of them fails with \
-EIO, and with a cache-dir it is kept for `soda recover`.
+EIO, and it is kept for `soda recover` (without a cache-dir when the mount hears of it, in a directory of this machine's).
 
 fsync=local: fsync waits for the log on the local disk instead of the server's. What was synced so survives a power cut \
 of this machine and of the server, but only this machine has it until it is told: if its disk is lost, or somebody \
