@@ -31,7 +31,8 @@ const RECOVER_HELP: &str =
     "A mount with write=behind and a cache-dir keeps a log there of what it has not told its \
 server. What a mount that was killed had not told, the next one with the same cache-dir tells by itself. \
 That must not be done when somebody else has meanwhile needed what it touches, when the server refuses a \
-change, or when the log is damaged: then it is kept for this command. `ls` also lists logs that wait for such a mount. \
+change, or when the log is damaged: then it is kept for this command. A mount without a cache-dir, as long as it \
+lives, writes out what it loses in one of these ways, or at its end, to the same purpose. `ls` also lists logs that wait for such a mount. \
 They can be applied without it: what is left then is kept.
 
 `apply` makes the changes as any program would make them now. A file that somebody has changed since, and \
@@ -94,7 +95,7 @@ If this machine crashes (also `kill -9` of the mount), what was not told is lost
 with a cache-dir it is in a log there, and told when the volume is mounted again with the same cache-dir. If \
 this machine cannot reach the server for longer than the session's lease, or is not back by then, and \
 somebody else needs the files, it is not told any more: the next write, fsync or close of them fails with \
-EIO, and with a cache-dir it is kept for `soda recover`.
+EIO, and it is kept for `soda recover` (without a cache-dir when the mount hears of it, in a directory of this machine's).
 
 fsync=local: fsync waits for the log on the local disk instead of the server's. What was synced so survives a power cut \
 of this machine and of the server, but only this machine has it until it is told: if its disk is lost, or somebody \
@@ -325,7 +326,8 @@ pub(crate) struct SyncArgs {
 #[derive(Args, Debug)]
 #[command(after_long_help = RECOVER_HELP)]
 pub(crate) struct RecoverArgs {
-    /// Where to look; may be given more than once [default: all cache directories that mounts have used]
+    /// Where to look; may be given more than once [default: all cache directories that mounts have used,
+    /// and where mounts without one keep what they lose]
     #[arg(long, value_name = "DIR", global = true)]
     pub cache_dir: Vec<PathBuf>,
     #[command(subcommand)]

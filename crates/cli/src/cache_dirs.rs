@@ -1,5 +1,5 @@
-//! Cache directories that mounts of this user have used: where `soda recover` looks. A list in a file, as the mounts themselves
-//! may be gone.
+//! Where `soda recover` looks: cache directories that mounts of this user have used, and what has been lost of mounts without one.
+//! The former are a list in a file, as the mounts themselves may be gone.
 
 use crate::control::named_dir;
 use crate::user::is_machines_root;
@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 const LIST: &str = "cache-dirs";
 /// Locked by who writes the list.
 const LOCK: &str = "cache-dirs.lock";
+/// What mounts without a cache directory have lost: laid out as one.
+const LOST: &str = "lost";
 /// Directories in it, as far as they are not there.
 const MOST: usize = 1000;
 
@@ -24,9 +26,14 @@ pub(crate) fn note(dir: &Path) -> io::Result<()> {
     note_in(&state_dir(), dir)
 }
 
-/// Those that are there, in the order of their first use.
+/// Those that are there, in the order of their first use; also that for what is lost without one.
 pub(crate) fn known() -> Vec<PathBuf> {
     known_in(&state_dir())
+}
+
+/// Where a mount without one keeps what it loses.
+pub(crate) fn for_lost() -> PathBuf {
+    state_dir().join(LOST)
 }
 
 /// What has to survive a restart of the machine.
@@ -72,7 +79,8 @@ fn noted_in(state: &Path) -> Vec<PathBuf> {
 }
 
 fn known_in(state: &Path) -> Vec<PathBuf> {
-    once(noted_in(state)).into_iter().filter(|dir| dir.is_dir()).collect()
+    let all = noted_in(state).into_iter().chain([state.join(LOST)]).collect();
+    once(all).into_iter().filter(|dir| dir.is_dir()).collect()
 }
 
 fn once(dirs: Vec<PathBuf>) -> Vec<PathBuf> {
@@ -113,6 +121,18 @@ mod tests {
         let two = two.path().to_owned();
         drop(one);
         assert_eq!(known_in(&deep), [two]);
+    }
+
+    #[test]
+    fn what_was_lost_without_a_cache_directory_is_looked_for_when_there_is_some() {
+        let (state, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        note_in(state.path(), cache.path()).unwrap();
+        assert_eq!(known_in(state.path()), [cache.path()]);
+        let lost = state.path().join(LOST);
+        fs::create_dir(&lost).unwrap();
+        assert_eq!(known_in(state.path()), [cache.path(), &lost]);
+        note_in(state.path(), &lost).unwrap();
+        assert_eq!(known_in(state.path()).len(), 2, "also if somebody has it as a cache directory");
     }
 
     #[test]

@@ -125,8 +125,7 @@ pub(crate) fn all_told(dir: &Path, untold: Untold) -> Result<(), CliError> {
     match untold.lost {
         0 => Ok(()),
         lost => Err(CliError::Failed(format!(
-            "{} of {dir} {} lost, not taken by the server before the end. With a cache-dir `soda recover ls` shows what is \
-             kept of that",
+            "{} of {dir} {} lost, not taken by the server before the end. `soda recover ls` shows what is kept of that",
             count(lost, "change"),
             is_or_are(lost)
         ))),

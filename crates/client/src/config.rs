@@ -15,6 +15,9 @@ pub struct ClientConfig {
     /// How the server recognises this client when it comes back.
     pub client_id: ClientId,
     pub cache: CacheConfig,
+    /// Without [`CacheConfig::dir`]: where delayed writes that are lost are kept, at the moment of the loss, for
+    /// [`recover`](crate::recover::list). `None`: nowhere.
+    pub keep_lost_in: Option<PathBuf>,
     pub consistency: Consistency,
     /// Terms of its leases; `None`: as the server's policy says.
     pub lease_term: Option<ObjectTerm>,
@@ -39,6 +42,7 @@ impl ClientConfig {
             name: "libfs".into(),
             client_id: random_client_id(),
             cache: CacheConfig::default(),
+            keep_lost_in: None,
             consistency: Consistency::Lease,
             lease_term: None,
             widest_lease: Scope::Subtree,

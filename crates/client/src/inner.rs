@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 
 /// How long a note that nobody waits for may be kept back.
 const HOLD: Duration = Duration::from_millis(100);
@@ -49,6 +50,8 @@ pub(crate) struct Inner {
     pub(crate) session_ended: Notify,
     /// Held by who has the server given back what it keeps for what is done here.
     pub(crate) making_room: tokio::sync::Mutex<()>,
+    /// What was lost and was in memory only is being written to where it is kept.
+    pub(crate) keeping: Mutex<JoinSet<()>>,
     pub(crate) phase: watch::Sender<Phase>,
     /// What the server's calendar said when the session was begun or gone on with, and when that was heard.
     pub(crate) calendar: Mutex<Option<(Timestamp, Monotonic)>>,

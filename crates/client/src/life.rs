@@ -33,6 +33,8 @@ const GOODBYE: Duration = Duration::from_secs(2);
 /// How long the server may take at the end for the next digest, of what it has not heard of yet; looked at so often.
 const LAST_DIGESTS: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(1);
+/// How long the local disk may take at the end for what was lost just before.
+const LAST_KEPT: Duration = Duration::from_secs(30);
 /// After this the server is told again what it did not take.
 const AGAIN: Duration = Duration::from_millis(500);
 /// How long a new client waits for its data connections before it goes on without.
@@ -75,6 +77,7 @@ impl Inner {
             holding: AtomicBool::new(false),
             session_ended: Notify::new(),
             making_room: tokio::sync::Mutex::default(),
+            keeping: Mutex::default(),
             phase: watch::Sender::new(Phase::Connected),
             calendar: Mutex::new(None),
             key: Mutex::new(None),
@@ -152,7 +155,7 @@ impl Client {
     /// Tells the server what it has not heard of, gives everything back and says goodbye. The last takes two seconds at most;
     /// the first as long as the server goes on taking it, and half a minute from when it does not: because it is gone, has no
     /// room, or its disk fails. What it has not taken then stays in the log on the local disk, if there is one, for the
-    /// next client. Afterwards every operation fails with EIO.
+    /// next client; else it is lost, and kept if [`ClientConfig::keep_lost_in`] says where. Afterwards every operation fails with EIO.
     pub async fn shutdown(&self) -> Untold {
         self.shutdown_unless(std::future::pending()).await
     }
@@ -178,6 +181,7 @@ impl Client {
             self.say_goodbye().await;
         }
         let left = self.close();
+        self.everything_kept().await;
         Untold { left, lost: inner.stats.lost_records.get() - lost_before }
     }
 
@@ -211,6 +215,13 @@ impl Client {
         let applied = || crate::lock(&self.inner.state).behind.applied();
         let patience = LAST_DIGESTS.as_secs() / LOOK.as_secs();
         while_it_gets_on(told, applied, || tokio::time::sleep(LOOK), patience).await.is_some()
+    }
+
+    /// What was lost before, and is nowhere else, is where it is kept; but a disk that hangs is not waited for.
+    async fn everything_kept(&self) {
+        let mut keeping = std::mem::take(&mut *crate::lock(&self.inner.keeping));
+        let all = async { while keeping.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(LAST_KEPT, all).await;
     }
 
     /// Whether there is something on the local disk that the server may lack.
@@ -329,7 +340,7 @@ impl Drop for Ending {
 pub struct Untold {
     /// They are in the log on the local disk, for the next client with the same cache directory.
     pub left: u64,
-    /// They are lost; what the log on the local disk had of them is put aside for recovery.
+    /// They are lost; what could be kept of them is put aside for recovery.
     pub lost: u64,
 }
 

@@ -1,6 +1,6 @@
 //! Directories of the cache directory: what is in them is for this user only, whatever the modes in the volume say.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
@@ -19,6 +19,17 @@ pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
         0 => Ok(()),
         _ => fs::set_permissions(dir, Permissions::from_mode(MODE)),
     }
+}
+
+/// As [`make_dir`]; the disk knows the names of those that it makes.
+///
+/// # Errors
+/// As [`make_dir`], or the disk fails.
+pub(crate) fn make_dir_durably(dir: &Path) -> io::Result<()> {
+    let dir = std::path::absolute(dir)?;
+    let missing = dir.ancestors().take_while(|dir| !dir.exists()).count();
+    make_dir(&dir)?;
+    dir.ancestors().skip(1).take(missing).try_for_each(|parent| File::open(parent)?.sync_all())
 }
 
 #[cfg(test)]

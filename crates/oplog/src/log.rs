@@ -303,8 +303,13 @@ impl Log {
 
     /// Records that were applied and that the server's disk is not known to have, with those that cancelled out.
     pub fn undurable_records(&self) -> impl Iterator<Item = &Record> {
-        let sent = self.applied.digests.values().flat_map(|sent| &sent.records);
-        sent.map(|(_, pending)| &pending.record)
+        self.undurable_by_digest().map(|(_, record)| record)
+    }
+
+    /// The same, each with the digest in which it was applied.
+    pub fn undurable_by_digest(&self) -> impl Iterator<Item = (DigestId, &Record)> {
+        let sent = self.applied.digests.values();
+        sent.flat_map(|sent| sent.records.iter().map(|(_, pending)| (sent.id, &pending.record)))
     }
 
     /// How many records were applied that the server's disk is not known to have.

@@ -345,6 +345,9 @@ fn an_unmount_says_what_a_server_that_is_gone_has_not_heard_of() {
     assert_eq!(umount.status.code(), Some(1), "{said}");
     assert!(said.contains("is gone") && said.contains("changes (") && said.contains("is lost"), "{said}");
     assert!(said.contains(&format!("changes of {} are lost", text(cell.root(0)))), "{said}");
+    let kept = wait::run(cell.soda_at(0).args(["recover", "ls"]), PATIENCE).expect_success("soda recover");
+    let kept = String::from_utf8_lossy(&kept.stdout).into_owned();
+    assert!(kept.contains("the server did not take them before the end"), "{kept}");
 }
 
 // SEMANTICS 56

@@ -148,10 +148,10 @@ fn what_may_not_be_told_any_more_is_kept_shown_applied_and_dropped() {
     let name = one["name"].as_str().unwrap();
     assert!(said(recover(&cache, &["ls"])).contains("the session has ended"));
     assert!(said(recover(&cache, &["show", name])).contains("/dir/7"));
-    let status = wait::run(&mut soda(&["status"]), PATIENCE).expect_success("status");
+    let status = wait::run(cell.soda_at(0).arg("status"), PATIENCE).expect_success("status");
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
     assert!(status.contains("see `soda recover ls`"), "{status}");
-    let doctor = wait::run(&mut soda(&["doctor", "--json"]), PATIENCE).output("it waits");
+    let doctor = wait::run(cell.soda_at(0).args(["doctor", "--json"]), PATIENCE).output("it waits");
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(doctor.contains("kept that no server was told of"), "{doctor}");
     let saved = cache.path().join("saved");
@@ -339,6 +339,72 @@ fn past_its_term(network: Network, leave: Act, come_back: Act) {
         assert_eq!(names.map(content), ["theirs", "lost", "lost", "lost", "mine"], "{report}");
     }
     assert_eq!(kept(&cache).len(), 1, "what was not applied stays");
+}
+
+/// The output of a command that looks where mounts of the cell leave things.
+fn here(cell: &Cell, arguments: &[&str]) -> String {
+    let output = wait::run(cell.soda_at(0).args(arguments), PATIENCE).expect_success(arguments[0]);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+// SEMANTICS 49, 51
+/// As most mounts are: the log is in the daemon's memory only, and the daemon lives.
+#[test]
+fn a_writer_without_a_cache_dir_that_was_frozen_past_its_term_keeps_what_it_lost() {
+    if !prerequisites() {
+        return;
+    }
+    let term = MEASURED_TERM / 2;
+    let setting = Setting { mount_options: &["-o", "dirty-age=1h"], term, ..Setting::default() };
+    let cell = Cell::assemble(2, &setting);
+    write_later(&cell);
+    let (mine, theirs) = (cell.root(0).join("dir"), cell.root(1).join("dir"));
+    for name in ["mine", "both"] {
+        fs::write(mine.join(name), "told").unwrap();
+    }
+    here(&cell, &["sync", cell.root(0).to_str().unwrap()]);
+    let open = |name| File::options().read(true).write(true).open(mine.join(name)).unwrap();
+    let (only_mine, both) = (open("mine"), open("both"));
+    only_mine.write_all_at(b"lost", 0).unwrap();
+    both.write_all_at(b"lost", 0).unwrap();
+    fs::write(mine.join("new"), "lost").unwrap();
+    assert!(here(&cell, &["recover", "ls"]).contains("Nothing is kept"));
+
+    cell.mounts[0].freeze();
+    fs::write(theirs.join("both"), "theirs").unwrap();
+    assert!(!theirs.join("new").exists());
+    cell.mounts[0].thaw();
+
+    fails(only_mine.sync_all());
+    fails(both.sync_all());
+    wait::in_time(PATIENCE, "nothing is kept", || cell.mounts[0].counter("kept_logs") == 1);
+    let lost = cell.mounts[0].counter("lost_records");
+    let listed = here(&cell, &["recover", "ls"]);
+    assert!(listed.contains("the session has ended: this client was stopped"), "{listed}");
+    let logs: Vec<serde_json::Value> =
+        serde_json::from_str(&here(&cell, &["recover", "ls", "--json"])).unwrap();
+    let [one] = &logs[..] else { panic!("{logs:?}") };
+    assert_eq!((one["state"].as_str(), one["records"].as_u64()), (Some("kept"), Some(lost)));
+    let client = one["client"].as_str().unwrap();
+    assert!(client.ends_with(&format!(":{}", cell.root(0).display())), "{client}");
+    let name = one["name"].as_str().unwrap();
+    let shown = here(&cell, &["recover", "show", name]);
+    assert!(shown.contains("/new") && shown.matches("4 bytes at 0").count() == 3, "{shown}");
+    assert!(here(&cell, &["status"]).contains("see `soda recover ls`"));
+
+    // What nobody else has touched since is applied, the rest is reported and stays.
+    let output = wait::run(cell.soda_at(0).args(["recover", "apply", name]), PATIENCE).output("it waits");
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.code() == Some(1) && report.contains("somebody else has changed it since"),
+        "{report}"
+    );
+    for root in [&mine, &theirs] {
+        let content = |name| fs::read_to_string(root.join(name)).unwrap();
+        assert_eq!(["mine", "both", "new"].map(content), ["lost", "theirs", "lost"], "{report}");
+    }
+    here(&cell, &["recover", "drop", name]);
+    assert!(here(&cell, &["recover", "ls"]).contains("Nothing is kept"));
 }
 
 // SEMANTICS 49

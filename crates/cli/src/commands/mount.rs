@@ -192,6 +192,7 @@ pub(crate) fn client_config(plan: &Plan) -> ClientConfig {
     config.retry = options.retry();
     config.write = options.write_policy();
     config.access = options.access;
+    config.keep_lost_in = Some(crate::cache_dirs::for_lost());
     let defaults = CacheConfig::default();
     config.cache = CacheConfig {
         memory_bytes: options.memory.unwrap_or(defaults.memory_bytes),

@@ -90,8 +90,8 @@ fn find<'a>(logs: &'a [KeptLog], wanted: &RecoverOne) -> Result<&'a KeptLog, Cli
 
 fn list_text(logs: &[KeptLog], now: Duration) -> String {
     if logs.is_empty() {
-        return "Nothing is kept, and nothing waits: all delayed writes of mounts that have ended were told, or never were in a \
-                cache-dir.\n"
+        return "Nothing is kept, and nothing waits: all delayed writes of mounts that have ended were told, or were in no log \
+                (without cache-dir a crash takes them).\n"
             .into();
     }
     let mut table = Table::new(["log", "state", "for", "volume", "mount", "changes", "size"]);

@@ -410,7 +410,7 @@ fn handle_answer(arrived: &mut Arrived<'_>, id: DigestId, result: FsResult<(Answ
                     let (lost, inner) = (state.give_up_uncovered(Some(&refusal)), Arc::clone(inner));
                     // Under the lock of the caches nobody is told anything.
                     let runtime = inner.runtime.clone();
-                    runtime.spawn(async move { inner.report_loss(lost, &error.to_string(), Keep::AtOnce) });
+                    runtime.spawn(async move { inner.report_loss(lost, &error.to_string(), Keep::Aside) });
                 }
                 Refused::Overtaken => {}
             }

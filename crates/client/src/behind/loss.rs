@@ -7,7 +7,9 @@ use crate::config::{Fsync, WritePolicy};
 use crate::crash;
 use crate::inner::Inner;
 use crate::log::Behind;
+use crate::log::disk::keeper::Keeper;
 use crate::log::disk::{Aside, DiskLog};
+use crate::threads::blocking;
 use soda_oplog::segments::{Header, Safety};
 use soda_oplog::{Applied, Change, DigestId, Object, Place, Record};
 use soda_protocol::{Lsn, OpId, SessionWelcome};
@@ -15,7 +17,8 @@ use soda_types::{
     Epoch, Errno, Fid, FsError, Grant, LeasePart, Mode, Monotonic, Recall, Scope, Sequence, Slot, Term,
     Version,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,15 +44,30 @@ pub(crate) struct Lost {
     pub(crate) inodes: Vec<Fid>,
     /// Of the session that is lost, if it is.
     pub(crate) disk: Option<Arc<DiskLog>>,
+    /// Where no disk has them.
+    pub(crate) to_keep: Option<ToKeep>,
 }
+
+/// What it takes to keep changes that are in memory only.
+#[derive(Debug)]
+pub(crate) struct ToKeep {
+    keeper: Arc<Keeper>,
+    found_at: FoundAt,
+}
+
+/// The versions of inodes that the server had when records were made.
+type FoundAt = HashMap<(Fid, Lsn), Version>;
 
 impl State {
     /// The leases under which the log was written are gone: nothing of it may be applied any more. What it touched is
     /// forgotten, and the next write, fsync or close of each of these files fails.
     pub(crate) fn lose_log(&mut self, applied: Applied) -> Lost {
+        let keeper = self.behind.keeper.take();
+        let before = if keeper.is_some() { self.found_by_applied() } else { FoundAt::new() };
         let mut records = self.behind.log.abandon(applied);
         records.extend(self.behind.lose_aside());
         records.sort_unstable_by_key(|record| record.lsn);
+        let to_keep = self.to_keep(keeper, &records, before);
         self.behind.under_way.clear();
         self.behind.restoring = None;
         self.behind.break_promises();
@@ -63,10 +81,43 @@ impl State {
             self.inode(fid).log.records = 0;
             self.repin(fid);
         }
-        let lost = Lost { disk: self.behind.disk.take(), ..self.forget_lost(records) };
+        let lost = Lost { disk: self.behind.disk.take(), to_keep, ..self.forget_lost(records) };
         let error = FsError::new(Errno::Io, "delayed writes were lost with the session");
         self.behind.waiting.fail_all(&error);
         lost
+    }
+
+    /// As digests found them that were applied and may be lost.
+    fn found_by_applied(&self) -> FoundAt {
+        let mut found_at = FoundAt::new();
+        for (id, record) in self.behind.log.undurable_by_digest() {
+            let before = self.behind.before.get(&id).map(Vec::as_slice).unwrap_or_default();
+            for fid in Behind::inodes_of(&record.change) {
+                // They are in the order of their numbers.
+                let found = before.binary_search_by_key(&fid, |(fid, _)| *fid).ok();
+                found_at.extend(found.map(|place| ((fid, record.lsn), before[place].1)));
+            }
+        }
+        found_at
+    }
+
+    /// `found_at`: of records that were applied. The others found what the server has said last.
+    fn to_keep(
+        &self,
+        keeper: Option<Arc<Keeper>>,
+        records: &[Record],
+        mut found_at: FoundAt,
+    ) -> Option<ToKeep> {
+        let keeper = keeper?;
+        for record in records {
+            for fid in Behind::inodes_of(&record.change) {
+                let told = self.peek(fid).map(|inode| inode.told).filter(|told| *told > Version(0));
+                if let Some(told) = told {
+                    found_at.entry((fid, record.lsn)).or_insert(told);
+                }
+            }
+        }
+        Some(ToKeep { keeper, found_at })
     }
 
     /// The session has ended, and the server is still the process that applied its digests: the log will know nothing of them
@@ -138,7 +189,8 @@ impl State {
         if let Some(disk) = self.behind.disk.as_ref().filter(|_| !records.is_empty()) {
             disk.push_given_up(&records);
         }
-        let lost = self.forget_lost(records);
+        let to_keep = self.to_keep(self.behind.keeper.clone(), &records, FoundAt::new());
+        let lost = Lost { to_keep, ..self.forget_lost(records) };
         self.behind.note_less();
         if !lost.records.is_empty() {
             self.behind.waiting.note_given_up(&self.behind.log);
@@ -172,7 +224,7 @@ impl State {
             self.repin(*fid);
             self.unsynced.note_lost(*fid);
         }
-        Lost { records, inodes: touched.into_iter().collect(), disk: None }
+        Lost { records, inodes: touched.into_iter().collect(), disk: None, to_keep: None }
     }
 
     /// What a lost change made of names is not so; what they mean at the server is to be asked.
@@ -239,10 +291,11 @@ impl Inner {
     pub(crate) fn give_up_uncovered(self: &Arc<Inner>) {
         let lost = crate::lock(&self.state).give_up_uncovered(None);
         let why = "the server came back without them, and somebody else may have changed the files";
-        self.report_loss(lost, why, Keep::AtOnce);
+        self.report_loss(lost, why, Keep::Aside);
     }
 
-    /// Says what was lost, and keeps it for recovery: `keep` is about the log of a session that is lost, if it is.
+    /// Says what was lost, and keeps it for recovery. What was given up while its log on the local disk goes on is always put aside
+    /// by another thread: until then it is in that.
     pub(crate) fn report_loss(self: &Arc<Inner>, lost: Lost, why: &str, keep: Keep) {
         if lost.records.is_empty() {
             if let Some(disk) = lost.disk {
@@ -251,19 +304,38 @@ impl Inner {
             return;
         }
         self.stats.lost_records.add(lost.records.len() as u64);
-        let Lost { records, inodes, disk: ended } = lost;
+        let Lost { records, inodes, disk: ended, to_keep } = lost;
         let goes_on = crate::lock(&self.state).behind.disk().cloned();
         let (inner, why, count, touched) = (Arc::clone(self), why.to_owned(), records.len(), inodes.len());
-        match (ended, goes_on) {
-            (Some(disk), _) => self.on_disk(keep, move || {
+        match (ended, goes_on, to_keep) {
+            (Some(disk), ..) => self.on_disk(keep, move || {
                 inner.say_lost(count, touched, &why, disk.keep(&why));
             }),
             // All of the log is read for it.
-            (None, Some(disk)) => drop(self.runtime.spawn_blocking(move || {
+            (None, Some(disk), _) => drop(self.runtime.spawn_blocking(move || {
                 let aside = disk.keep_apart(records, &why);
                 inner.say_lost(count, touched, &why, Some(aside));
             })),
-            (None, None) => inner.say_lost(count, touched, &why, None),
+            (None, None, Some(ToKeep { keeper, found_at })) => {
+                let work = move || {
+                    let found_at = |fid, lsn| found_at.get(&(fid, lsn)).copied();
+                    let kept = blocking(|| keeper.keep(&records, found_at, &why));
+                    if let Err(error) = &kept {
+                        tracing::error!(%error, "what is lost could not be kept");
+                    }
+                    inner.say_lost(count, touched, &why, kept.ok().map(Aside::Kept));
+                };
+                match keep {
+                    Keep::AtOnce => work(),
+                    // Until it is done it is nowhere else: the end of the client waits for it.
+                    Keep::Aside => {
+                        let mut keeping = crate::lock(&self.keeping);
+                        while keeping.try_join_next().is_some() {}
+                        keeping.spawn_blocking_on(work, &self.runtime);
+                    }
+                }
+            }
+            (None, None, None) => inner.say_lost(count, touched, &why, None),
         }
         let gone = {
             let (mut state, now) = self.locked();
@@ -353,7 +425,7 @@ impl Inner {
             state.give_up_on_top(&changed)
         };
         let why = "they were done on top of changes that the server has lost in a power cut";
-        self.report_loss(lost, why, Keep::AtOnce);
+        self.report_loss(lost, why, Keep::Aside);
         let dropped = self.drop_kernel_caches(changed.into_iter().map(|(fid, _)| fid).collect());
         let _ = tokio::time::timeout(KERNEL_PATIENCE, dropped).await;
     }
@@ -371,12 +443,13 @@ impl Inner {
     }
 
     /// A session has begun: its log goes to the local disk, if there is a cache directory. Until it is there changes go through.
+    /// If there is none, what the session loses is kept where the client was told.
     pub(crate) fn begin_disk_log(&self, welcome: &SessionWelcome, keep: Keep) {
         let WritePolicy::Behind(policy) = self.config.write_policy() else { return };
         let slots = self.slots.digest_slots();
         let mut state = crate::lock(&self.state);
         state.behind.begin_session(slots);
-        let (Some(dir), Some(slots)) = (&self.config.cache.dir, slots) else { return };
+        let Some(slots) = slots else { return };
         let header = Header {
             server: self.config.server.clone(),
             volume: self.config.volume.clone(),
@@ -384,6 +457,11 @@ impl Inner {
             session: welcome.key,
             digest: OpId { slot: slots.first, sequence: Sequence(state.behind.last_digest().0) },
             slots: slots.count,
+        };
+        let Some(dir) = &self.config.cache.dir else {
+            let keeper = |dir: &PathBuf| Arc::new(Keeper::new(dir, &self.config.name, header));
+            state.behind.keeper = self.config.keep_lost_in.as_ref().map(keeper);
+            return;
         };
         let safety = match policy.fsync {
             Fsync::Server => Safety::ProcessCrash,

@@ -10,6 +10,7 @@ mod window;
 
 use crate::config::{Fsync, WriteBehind, WritePolicy};
 use disk::DiskLog;
+use disk::keeper::Keeper;
 use next::{ServerRoom, UnderWay};
 use soda_oplog::reserve::{Most, Reserve, Room};
 use soda_oplog::{Change, DigestId, Fate, Log, Needed, Record};
@@ -29,6 +30,8 @@ pub(crate) struct Behind {
     pub(crate) log: Log,
     /// The log on the local disk, if there is to be one.
     pub(crate) disk: Option<Arc<DiskLog>>,
+    /// Without that: keeps what the session loses, if it is to be kept.
+    pub(crate) keeper: Option<Arc<Keeper>>,
     pub(crate) reserve: Reserve,
     /// Digests under way, in their order.
     pub(crate) under_way: VecDeque<UnderWay>,
@@ -90,6 +93,7 @@ impl Behind {
             policy,
             log: Log::default(),
             disk: None,
+            keeper: None,
             reserve: Reserve::default(),
             under_way: VecDeque::new(),
             unanswered: BTreeSet::new(),

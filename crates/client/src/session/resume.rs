@@ -92,6 +92,7 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
     let now = inner.now();
     let mut state = crate::lock(&inner.state);
     let had_session = state.holder.session().is_some();
+    let why = why_ended(restarted, now, state.holder.session_valid_until());
     state.holder.start_session(now, sent_at, welcome.key.session, welcome.term);
     if !had_session {
         drop(state);
@@ -99,7 +100,8 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
         inner.begin_disk_log(welcome, Keep::AtOnce);
         return;
     }
-    tracing::warn!(server = inner.config.server, "the session was lost: all leases and file locks are gone");
+    let server = &inner.config.server;
+    tracing::warn!(server, why, "the session was lost: all leases and file locks are gone");
     inner.stats.sessions_lost.one();
     if restarted == Restarted::Yes {
         // Nobody can say any more what it kept.
@@ -141,9 +143,25 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
         Lost { records, disk: Some(disk), .. } if promised && records.is_empty() => {
             inner.remove_when_durable(disk)
         }
-        lost => inner.report_loss(lost, "the session has ended", Keep::Aside),
+        lost => inner.report_loss(lost, &why, Keep::Aside),
     }
     inner.begin_disk_log(welcome, Keep::Aside);
+}
+
+/// Why a session has ended, as far as can be told here: the server does not say.
+fn why_ended(restarted: Restarted, now: Monotonic, valid_until: Monotonic) -> String {
+    let why = if restarted == Restarted::Yes {
+        "the server has restarted, and does not know it any more".to_owned()
+    } else if now > valid_until {
+        let since = now.since(valid_until).as_secs_f64();
+        format!(
+            "this client was stopped, suspended or cut off from the server for longer than its term (by {since:.1} s), and \
+             the server let others go ahead of it"
+        )
+    } else {
+        "the server ended it before its term was over, as it does when it gets no answer to a recall".to_owned()
+    };
+    format!("the session has ended: {why}")
 }
 
 /// Lets requests follow: at once, or, if the server has to be told again what it lost, after that.

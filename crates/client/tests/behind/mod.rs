@@ -57,8 +57,12 @@ async fn writer_at(cell: &Cell, server: SocketAddr) -> Arc<Client> {
 
 /// Tells the server soon. What it was told it may still lose.
 async fn prompt_writer(cell: &Cell) -> Arc<Client> {
+    writer_with(prompt(cell)).await
+}
+
+fn prompt(cell: &Cell) -> ClientConfig {
     let behind = WriteBehind { max_age: Duration::from_millis(10), ..WriteBehind::default() };
-    writer_with(ClientConfig { write: WritePolicy::Behind(behind), ..cell.client_config() }).await
+    ClientConfig { write: WritePolicy::Behind(behind), ..cell.client_config() }
 }
 
 async fn told(client: &Arc<Client>) {

@@ -1,6 +1,7 @@
 //! The server loses what was applied and not durable, while operations go through to it.
 
 use super::*;
+use soda_client::recover;
 use tempfile::TempDir;
 
 /// A server that loses what it was told since, and a client that has told it something. Clients have the server sync every
@@ -11,17 +12,21 @@ struct Cut {
     dir: Fid,
     fid: Fid,
     medium: TempDir,
+    /// Where what the client loses is kept.
+    kept: TempDir,
 }
 
 async fn a_file_that_may_be_lost() -> Cut {
     let cell = Cell::syncing_when_asked();
-    let a = prompt_writer(&cell).await;
+    let kept = tempfile::tempdir().unwrap();
+    let config = ClientConfig { keep_lost_in: Some(kept.path().to_owned()), ..prompt(&cell) };
+    let a = writer_with(config).await;
     let dir = mkdir(&a, a.root(), "d").await;
     a.sync_all().await.unwrap();
     let medium = cell.medium();
     let fid = make(&a, dir, "f", "here").await;
     told(&a).await;
-    Cut { cell, a, dir, fid, medium }
+    Cut { cell, a, dir, fid, medium, kept }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,6 +91,13 @@ async fn nothing_is_left_of_what_went_through_and_was_lost() {
     assert_eq!(a.fsync(fid).await.unwrap_err().errno, Errno::Io, "it is said");
     a.fsync(fid).await.expect("once");
     assert_eq!(a.stats().count("lost_records"), 1, "what was written on top");
+    wait_until("it is kept", || async { a.stats().count("kept_logs") == 1 }).await;
+    let [log] = &recover::list(cut.kept.path()).unwrap()[..] else { panic!() };
+    let shown = log.show().unwrap();
+    assert_eq!((shown.len(), shown[0].detail.as_str()), (1, "6 bytes at 2"));
+    assert!(log.why.contains("in a power cut"), "{}", log.why);
+    // Behind that the client goes on in the same session.
+    assert_eq!(a.stats().count("sessions_lost"), 0);
 }
 
 /// The same of what is on its way to the server when that dies: it comes again only with what it was done on top of.

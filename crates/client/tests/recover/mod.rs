@@ -2,6 +2,7 @@
 
 mod again;
 mod damage;
+mod in_memory;
 mod lists;
 
 use crate::common::delayed::*;

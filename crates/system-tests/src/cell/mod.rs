@@ -121,13 +121,15 @@ impl Cell {
     /// # Panics
     /// As [`Cell::start`].
     pub fn assemble(clients: usize, setting: &Setting<'_>) -> Cell {
-        let pretence = setting.kernel.map(|kernel| format!("SODA_FUSE_PRETEND={kernel}"));
-        let pretence = pretence.iter().flat_map(|pretence| ["env", pretence.as_str()]);
-        let prefix: Vec<&str> = pretence.chain(setting.mount_prefix.iter().copied()).collect();
         let dir = match tempfile::Builder::new().prefix("soda-cell.").tempdir() {
             Ok(dir) => dir,
             Err(error) => panic!("no temporary directory: {error}"),
         };
+        // What mounts leave for `soda recover` is nobody's but this test's.
+        let state = format!("SODA_STATE_DIR={}", state_in(dir.path()).display());
+        let pretence = setting.kernel.map(|kernel| format!("SODA_FUSE_PRETEND={kernel}"));
+        let environment = ["env", &state].into_iter().chain(pretence.as_deref());
+        let prefix: Vec<&str> = environment.chain(setting.mount_prefix.iter().copied()).collect();
         let namespaces = match setting.network {
             Network::Loopback => None,
             Network::Namespaces => Some(Namespaces::make(clients)),
@@ -156,6 +158,11 @@ impl Cell {
         self.dir.path()
     }
 
+    /// Where the mounts' `SODA_STATE_DIR` is.
+    pub fn state(&self) -> PathBuf {
+        state_in(self.dir.path())
+    }
+
     /// kill -9 of a client and a new one at the same place, as after a crash of its machine.
     pub fn crash_client(&mut self, number: usize) {
         self.mounts[number].crash();
@@ -174,13 +181,14 @@ impl Cell {
         self.network().heal(client);
     }
 
-    /// A command of the program under test on the machine of a client: it reaches the server as that does.
+    /// A command of the program under test on the machine of a client: it reaches the server as that does, and finds what that has
+    /// left for `soda recover`.
     pub fn soda_at(&self, client: usize) -> Command {
         let mut words =
             self.namespaces.as_ref().map(|namespaces| namespaces.enter_client(client)).unwrap_or_default();
         words.push(soda_binary().display().to_string());
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]);
+        command.args(&words[1..]).env("SODA_STATE_DIR", self.state());
         command
     }
 
@@ -229,6 +237,10 @@ impl Drop for Cell {
             }
         }
     }
+}
+
+fn state_in(dir: &Path) -> PathBuf {
+    dir.join("state")
 }
 
 fn tail(path: &Path, lines: usize) -> String {

@@ -17,10 +17,12 @@
 //! One log is of one session. When that is lost, so is the log: it is put aside, and the next session begins another.
 
 pub(crate) mod holder;
+pub(crate) mod keeper;
 pub(crate) mod place;
 
 use crate::threads::blocking;
 use crate::{crash, lock};
+use keeper::Keeper;
 use place::{Note, Place};
 use soda_oplog::segments::{self, Entry, Found, Header, Safety, SegmentError, Segments, SyncData};
 use soda_oplog::{Change, DigestId, Lsn, Object, Record};
@@ -49,10 +51,8 @@ pub(crate) const GIVEN_UP: &str = "the server would not take these, and when tha
 /// The files of a log.
 #[derive(Debug)]
 pub(crate) struct DiskLog {
-    cache_dir: PathBuf,
-    header: Header,
-    /// Of the client, for people.
-    name: String,
+    /// Where it lies, and whose it is.
+    keeper: Keeper,
     safety: Safety,
     /// Most bytes on the disk.
     bound: u64,
@@ -138,9 +138,7 @@ impl DiskLog {
     /// `pending`: most bytes that wait for the server.
     pub(crate) fn new(cache_dir: &Path, name: &str, header: Header, safety: Safety, pending: u64) -> DiskLog {
         DiskLog {
-            cache_dir: cache_dir.to_owned(),
-            header,
-            name: name.to_owned(),
+            keeper: Keeper::new(cache_dir, name, header),
             safety,
             bound: pending.saturating_mul(2).saturating_add(BEYOND_PENDING),
             queue: Mutex::default(),
@@ -173,7 +171,7 @@ impl DiskLog {
 
     /// A digest is about to be sent; `after`: the one before it, which has no answer yet.
     pub(crate) fn push_sent(&self, id: DigestId, after: Option<DigestId>, lsns: Vec<Lsn>) {
-        let op = self.header.digest_slots().op(Sequence(id.0));
+        let op = self.keeper.header.digest_slots().op(Sequence(id.0));
         self.push(match after {
             None => Entry::Sent { op, lsns },
             Some(_) => Entry::SentBehind { op, lsns },
@@ -395,10 +393,11 @@ impl DiskLog {
     }
 
     fn begin(&self) -> Result<Files, SegmentError> {
-        let failed = |source| SegmentError::Io { path: self.cache_dir.clone(), source };
-        let place = Place::take(&self.cache_dir, &self.name).map_err(failed)?;
+        let Keeper { dir, name, header } = &self.keeper;
+        let failed = |source| SegmentError::Io { path: dir.clone(), source };
+        let place = Place::take(dir, name).map_err(failed)?;
         let segments =
-            Segments::create(place.dir(), self.header.clone(), self.safety)?.syncing_with(self.sync_data);
+            Segments::create(place.dir(), header.clone(), self.safety)?.syncing_with(self.sync_data);
         Ok(Files { place, segments, taken: 0 })
     }
 
@@ -462,7 +461,7 @@ impl DiskLog {
         if complete == OnDisk::No {
             tracing::error!(?dir, "the operation log on the local disk lacks its last records");
         }
-        let (dir, aside): (_, fn(PathBuf) -> Aside) = match files.place.keep(&Note::new(&self.name, why)) {
+        let (dir, aside): (_, fn(PathBuf) -> Aside) = match files.place.keep(&Note::new(&self.keeper.name, why)) {
             Ok(kept) => (kept, Aside::Kept),
             Err(error) => {
                 tracing::error!(%error, "the operation log could not be put aside");
@@ -482,7 +481,9 @@ impl DiskLog {
         }
         let _ = self.write();
         crash::point_of_loss("client.given-up");
-        match self.write_apart(&records, why) {
+        let found = self.find();
+        let found_at = |fid, lsn| found.as_ref()?.version_before(fid, lsn);
+        match self.keeper.keep(&records, found_at, why) {
             Ok(dir) => {
                 crash::point_of_loss("client.kept-apart");
                 let lsns: Vec<Lsn> = records.iter().map(|record| record.lsn).collect();
@@ -520,31 +521,6 @@ impl DiskLog {
             Aside::Here | Aside::Left(_) => None,
         });
         kept.collect()
-    }
-
-    fn write_apart(&self, records: &[Record], why: &str) -> Result<PathBuf, SegmentError> {
-        let failed = |source| SegmentError::Io { path: self.cache_dir.clone(), source };
-        let found = self.find();
-        let dir = place::new_kept(&self.cache_dir, &Note::new(&self.name, why)).map_err(failed)?;
-        let fill = || -> Result<(), SegmentError> {
-            let mut segments = Segments::create(&dir, self.header.clone(), self.safety)?;
-            for record in records {
-                let found_at = |fid| Some((fid, found.as_ref()?.version_before(fid, record.lsn)?));
-                for (fid, version) in inodes_of(&record.change).filter_map(found_at) {
-                    segments.append(&Entry::Told { fid, version });
-                }
-                segments.append(&Entry::Record(record.clone()));
-            }
-            segments.sync()?;
-            place::sync_names(&dir).map_err(failed)
-        };
-        match fill() {
-            Ok(()) => Ok(dir),
-            Err(error) => {
-                let _ = std::fs::remove_dir_all(&dir);
-                Err(error)
-            }
-        }
     }
 
     /// What is in the files, while others write them: what they delete meanwhile is looked for again.

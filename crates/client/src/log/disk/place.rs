@@ -187,7 +187,7 @@ impl Place {
 /// It cannot be made.
 pub(crate) fn new_kept(cache_dir: &Path, note: &Note) -> io::Result<PathBuf> {
     let kept = cache_dir.join(ALL).join(KEPT);
-    private::make_dir(&kept)?;
+    private::make_dir_durably(&kept)?;
     let dir = first_free(&kept, note, |dir| DirBuilder::new().mode(0o700).create(dir))?;
     match note.write(&dir) {
         Ok(()) => Ok(dir),
@@ -198,12 +198,13 @@ pub(crate) fn new_kept(cache_dir: &Path, note: &Note) -> io::Result<PathBuf> {
     }
 }
 
-/// Has the disk know the names of a kept log: those in it, its own, and that of the directory of all of them.
+/// Has the disk know why a log is kept, and its names: those in it, its own, and those of the directories of all of them.
 ///
 /// # Errors
 /// The disk fails.
-pub(crate) fn sync_names(kept: &Path) -> io::Result<()> {
-    kept.ancestors().take(3).try_for_each(|dir| File::open(dir)?.sync_all())
+pub(crate) fn sync_kept(kept: &Path) -> io::Result<()> {
+    File::open(kept.join(WHY))?.sync_all()?;
+    kept.ancestors().take(4).try_for_each(|dir| File::open(dir)?.sync_all())
 }
 
 /// Bytes of the files of a log; of what cannot be looked at, none.
