@@ -151,6 +151,11 @@ impl Unsynced {
         Heard(self.losses)
     }
 
+    /// Whether changes of the inode were lost, be it said or not; known while somebody has it open.
+    pub(crate) fn has_lost(&self, fid: Fid) -> bool {
+        self.lost.contains_key(&fid)
+    }
+
     /// Whether changes of the inode were lost that the program has not heard of.
     pub(crate) fn has_lost_since(&self, fid: Fid, heard: Heard) -> bool {
         self.lost.get(&fid).is_some_and(|loss| loss.number > heard.0)
