@@ -46,6 +46,10 @@ pub struct SessionView {
     pub delegated_locks: usize,
     /// Inodes with changes that are not known to be on the server's disk.
     pub unsynced: usize,
+    /// Whether changes were lost of which nobody has heard ([`Client::check_all_losses`]); a client of an older version does not
+    /// say.
+    #[serde(default)]
+    pub unheard_losses: bool,
     pub backlog: BacklogView,
 }
 
@@ -155,6 +159,7 @@ fn session(inner: &Inner) -> SessionView {
         locks: state.locks.len(),
         delegated_locks: state.delegate.len(),
         unsynced: state.unsynced.len(),
+        unheard_losses: state.unsynced.has_unheard(),
         backlog: BacklogView {
             records: backlog.records,
             bytes: backlog.bytes,

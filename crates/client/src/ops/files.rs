@@ -339,8 +339,19 @@ impl Client {
         if told.as_ref().is_err_and(|error| error.errno != Errno::Io) {
             return told;
         }
-        let lost = crate::lock(&self.inner.state).unsynced.take_unheard();
-        told.and_then(|()| unless_lost(lost))
+        let lost = self.check_all_losses();
+        told.and(lost)
+    }
+
+    /// Says once that changes of anything were lost of which nobody has heard.
+    ///
+    /// # Errors
+    /// EIO if they were.
+    pub fn check_all_losses(&self) -> FsResult<()> {
+        match crate::lock(&self.inner.state).unsynced.take_unheard() {
+            true => Err(FsError::new(Errno::Io, "changes were lost")),
+            false => Ok(()),
+        }
     }
 
     /// As [`Client::sync_all`]; of what was lost before this says nothing.
