@@ -2,7 +2,7 @@
 //! told, and its programs may have ended without asking.
 
 use soda_system_tests::cell::{
-    Cell, MEASURED_TERM, Network, PATIENCE, Setting, is_mounted, prerequisites, soda_binary,
+    Cell, MEASURED_TERM, Mount, Network, PATIENCE, Setting, is_mounted, prerequisites, soda_binary,
 };
 use soda_system_tests::wait;
 use std::fs;
@@ -36,9 +36,10 @@ fn two_losers() -> Cell {
             cell.mounts[number].counter("backlog_records") > 0
         });
     }
-    [0, 1].map(|number| cell.mounts[number].freeze());
+    let losers = &cell.mounts[..2];
+    losers.iter().for_each(Mount::freeze);
     let theirs = [0, 1].map(|number| fs::read_to_string(cell.root(2).join(name(number))).unwrap());
-    [0, 1].map(|number| cell.mounts[number].thaw());
+    losers.iter().for_each(Mount::thaw);
     assert!(theirs.iter().all(|content| content != "lost"), "{theirs:?}");
     for number in [0, 1] {
         wait::in_time(PATIENCE, "nothing is lost", || cell.mounts[number].counter("lost_records") > 0);
