@@ -177,7 +177,7 @@ impl Admin {
             let reply: Reply = frame.message().map_err(|error| self.not_soda(&error))?;
             return reply.result.map_err(|failure| match failure {
                 Failure::Fs(error) if error.context.is_empty() => {
-                    CliError::Failed(format!("the server {}: {:?}", self.server, error.errno))
+                    CliError::Failed(format!("the server {}: {}", self.server, error.errno))
                 }
                 Failure::Fs(error) => {
                     CliError::Failed(format!("the server {}: {}", self.server, error.context))

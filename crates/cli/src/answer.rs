@@ -25,6 +25,8 @@ pub(crate) enum SyncAnswer {
     Synced,
     /// The server has no room for what it is told. The daemon keeps it, and tries again.
     NoRoom,
+    /// Changes were lost, now or before, and nobody has heard of it.
+    Lost,
     Failed(String),
 }
 

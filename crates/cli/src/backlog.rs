@@ -8,7 +8,7 @@ use crate::units::{count, show_size};
 use serde::Serialize;
 use soda_client::BacklogView;
 use soda_fuse::MountEntry;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,9 @@ pub(crate) struct Synced {
     /// Nothing of what it began with, if it was synced.
     pub left: BacklogView,
     pub outcome: Outcome,
+    /// The file that its daemon logs to, if it says so.
+    #[serde(skip)]
+    log: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -46,6 +49,8 @@ pub(crate) enum Outcome {
     /// Only with [`Until::Told`].
     Told,
     NoRoom,
+    /// Changes were lost, then or before, and nobody has heard of it.
+    Lost,
     Failed(String),
     ServerGone,
     DaemonEnded,
@@ -156,6 +161,7 @@ impl Job {
             began: self.began,
             left: now.session.backlog,
             outcome,
+            log: now.log.map(|log| log.file),
         }
     }
 }
@@ -173,6 +179,7 @@ fn outcome_of(answer: Option<SyncAnswer>) -> Outcome {
     match answer {
         Some(SyncAnswer::Synced) => Outcome::Synced,
         Some(SyncAnswer::NoRoom) => Outcome::NoRoom,
+        Some(SyncAnswer::Lost) => Outcome::Lost,
         Some(SyncAnswer::Failed(why)) => Outcome::Failed(why),
         None => Outcome::DaemonEnded,
     }
@@ -182,12 +189,13 @@ impl Synced {
     /// Of a mount that could not even be asked.
     pub(crate) fn no_answer(mount: MountEntry) -> Synced {
         let (began, left) = (BacklogView::default(), BacklogView::default());
-        Synced { dir: mount.dir, server: mount.source, began, left, outcome: Outcome::NoAnswer }
+        Synced { dir: mount.dir, server: mount.source, began, left, outcome: Outcome::NoAnswer, log: None }
     }
 
     /// What a command says that was to sync and could not.
     pub(crate) fn into_result(self) -> Result<(), CliError> {
         let (dir, left) = (self.dir.display(), left_text(&self.left));
+        let log = log_text(self.log.as_deref());
         let text = match self.outcome {
             Outcome::Synced | Outcome::Told => return Ok(()),
             Outcome::ServerGone => {
@@ -198,14 +206,29 @@ impl Synced {
                  files that are not needed",
                 self.server
             ),
-            Outcome::Failed(why) => format!("cannot sync {dir}: {why}. Its log says more"),
-            Outcome::DaemonEnded => format!("cannot sync {dir}: its daemon has ended; see its log"),
+            Outcome::Lost => return Err(lost(&self.dir, self.log.as_deref())),
+            Outcome::Failed(why) => format!("cannot sync {dir}: {why}; {log} says more"),
+            Outcome::DaemonEnded => format!("cannot sync {dir}: its daemon has ended; {log} may say why"),
             Outcome::NoAnswer => {
                 format!("{dir} is not synced: its daemon does not answer, it is stopped or stuck")
             }
         };
         Err(CliError::Failed(text))
     }
+}
+
+fn log_text(file: Option<&str>) -> String {
+    file.map_or_else(|| "its daemon's log".to_owned(), |file| format!("its daemon's log, {file},"))
+}
+
+/// Of changes that were lost, and nobody has heard of it. `log`: the file that the mount's daemon logs to.
+pub(crate) fn lost(dir: &Path, log: Option<&str>) -> CliError {
+    CliError::Failed(format!(
+        "changes made in {} are lost, and no program has been told: {} says why, and `soda recover ls` shows what is kept of \
+         them, if anything is",
+        dir.display(),
+        log_text(log)
+    ))
 }
 
 #[cfg(test)]
@@ -246,11 +269,15 @@ mod tests {
             began: BacklogView::default(),
             left: BacklogView { records: 3, ..BacklogView::default() },
             outcome,
+            log: Some("/run/soda/log".into()),
         };
         for (outcome, code, word) in [
             (Outcome::ServerGone, 3, "h:1 has not answered"),
             (Outcome::NoRoom, 1, "no room for 3 changes"),
-            (Outcome::Failed("EIO".into()), 1, "EIO"),
+            (Outcome::Lost, 1, "in /m are lost"),
+            (Outcome::Lost, 1, "/run/soda/log, says why"),
+            (Outcome::Lost, 1, "`soda recover ls`"),
+            (Outcome::Failed("EIO".into()), 1, "/m: EIO; its daemon's log, /run"),
             (Outcome::DaemonEnded, 1, "ended"),
         ] {
             let error = synced(outcome).into_result().unwrap_err();

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use soda_client::{ChangesView, Client};
 use soda_fuse::{Monitor, MountEntry, Transport};
-use soda_types::Name;
+use soda_types::{Errno, Name};
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -131,10 +131,7 @@ impl Answers {
             Ok(Question::Status) => serde_json::to_value(self.status()),
             Ok(Question::Leases) => serde_json::to_value(self.client.leases()),
             Ok(Question::Changes(path)) => serde_json::to_value(self.client.changes_of(&path)),
-            Ok(Question::Sync) => {
-                let done = self.client.sync_all().await;
-                serde_json::to_value(done.map_or_else(SyncAnswer::from, |()| SyncAnswer::Synced))
-            }
+            Ok(Question::Sync) => serde_json::to_value(self.sync().await),
             Ok(Question::Ending) => return self.ending.clone().tell(&mut write).await,
             Ok(Question::TakeOver(claim)) => return self.claims.hand_on(claim, stream).await,
             Err(error) => Err(error),
@@ -144,6 +141,17 @@ impl Answers {
             Err(error) => serde_json::to_value(NotUnderstood { error: error.to_string() })?,
         };
         write.write_all(format!("{answer}\n").as_bytes()).await
+    }
+
+    /// As [`Client::sync_all`], to who is told of a loss in words of its own.
+    async fn sync(&self) -> SyncAnswer {
+        match self.client.tell_all().await {
+            Err(error) if error.errno != Errno::Io => error.into(),
+            told => match self.client.check_all_losses() {
+                Err(_) => SyncAnswer::Lost,
+                Ok(()) => told.map_or_else(SyncAnswer::from, |()| SyncAnswer::Synced),
+            },
+        }
     }
 
     fn status(&self) -> MountStatus {
@@ -374,6 +382,7 @@ pub(crate) mod tests {
             locks: 0,
             delegated_locks: 0,
             unsynced: 0,
+            unheard_losses: false,
             backlog: soda_client::BacklogView::default(),
         };
         let counters = [("attr_hits", 3), ("attr_misses", 1), ("kernel_requests", 12)];

@@ -46,6 +46,10 @@ pub struct SessionView {
     pub delegated_locks: usize,
     /// Inodes with changes that are not known to be on the server's disk.
     pub unsynced: usize,
+    /// Whether changes were lost of which nobody has heard ([`Client::check_all_losses`]); a client of an older version does not
+    /// say.
+    #[serde(default)]
+    pub unheard_losses: bool,
     pub backlog: BacklogView,
 }
 
@@ -155,6 +159,7 @@ fn session(inner: &Inner) -> SessionView {
         locks: state.locks.len(),
         delegated_locks: state.delegate.len(),
         unsynced: state.unsynced.len(),
+        unheard_losses: state.unsynced.has_unheard(),
         backlog: BacklogView {
             records: backlog.records,
             bytes: backlog.bytes,
@@ -193,7 +198,7 @@ impl Client {
     }
 
     /// How changes of what a path means reach the server. Only the caches are asked: of what they do not know nothing can
-    /// be done later.
+    /// be done later. Without the server it is what the path meant when the server was there.
     pub fn changes_of(&self, path: &[Name]) -> ChangesView {
         let known = self.cached_path(path);
         let (state, now) = self.inner.locked();
@@ -216,8 +221,13 @@ impl Client {
     }
 
     fn cached_path(&self, path: &[Name]) -> Option<Fid> {
+        let is_connected = *self.inner.phase.borrow() == Phase::Connected;
         let (mut state, now) = self.inner.locked();
-        path.iter().try_fold(self.root(), |dir, name| match state.peek_name(now, dir, name)? {
+        let mut meaning = |dir, name| match is_connected {
+            true => state.peek_name(now, dir, name),
+            false => state.last_known_name(dir, name),
+        };
+        path.iter().try_fold(self.root(), |dir, name| match meaning(dir, name)? {
             Known::Present { fid, .. } => Some(fid),
             Known::Absent => None,
         })

@@ -8,7 +8,7 @@ use crate::guard::{Admission, Asker, CoreGuard};
 use crate::link::Warned;
 use crate::metrics::CallKind;
 use crate::shared::Shared;
-use soda_lease::table::{Access, Outcome};
+use soda_lease::table::{Access, LeaseTable, Outcome};
 use soda_storage::crash;
 use soda_types::{Cause, Fid, FsResult, Monotonic, SessionId};
 use soda_volume::Progress;
@@ -94,8 +94,11 @@ fn warn_of_waits(core: &mut Core, now: Monotonic) {
                 continue;
             };
             let blockers: Vec<String> = wait.blocked_by.iter().map(name_of).collect();
+            // Who is there and does not answer is waited for longer than who is gone, which nobody knows yet.
+            let if_gone = wait.at_latest.and_then(|_| left_of(table, now, &wait.blocked_by));
             tracing::warn!(session = %name_of(&waiting.session), op = waiting.kind.name(), %fid, ?waited, ?grace,
-                blocked_by = blockers.join(", "), at_most = wait.at_latest.map(tracing::field::debug), "an operation waits");
+                blocked_by = blockers.join(", "), if_gone = if_gone.map(tracing::field::debug),
+                at_most = wait.at_latest.map(tracing::field::debug), "an operation waits");
         }
     }
     for (fid, call, waited) in lock_calls.warn_of(now, LONG_WAIT).take(WARNINGS) {
@@ -104,6 +107,12 @@ fn warn_of_waits(core: &mut Core, now: Monotonic) {
         tracing::warn!(session = %name_of(&session), op = call.kind.name(), %fid, ?waited, blocked_by = decides,
             "a lock cannot be decided about until a session has told of those that it took by itself");
     }
+}
+
+/// When the last of these sessions ends unless it is renewed.
+fn left_of(table: &LeaseTable, now: Monotonic, sessions: &[SessionId]) -> Option<Duration> {
+    let all = table.sessions(now).into_iter();
+    all.filter(|info| sessions.contains(&info.session)).map(|info| info.left).max()
 }
 
 /// Ends sessions that nobody was in conflict with, but whose client has been away for too long.

@@ -12,6 +12,7 @@ mod command_line;
 mod damage;
 mod durability;
 mod failures;
+mod fenced;
 mod guard;
 mod late_answers;
 mod listings;

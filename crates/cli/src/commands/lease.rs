@@ -11,7 +11,7 @@ use crate::spec::Spec;
 use crate::table::Table;
 use crate::units::{count, show_duration, show_size};
 use crate::within::in_mount;
-use here::{changes_text, covered_text, locks_text};
+use here::{Said, changes_text, covered_text, locks_text};
 use serde::Serialize;
 use soda_client::ChangesView;
 use soda_fuse::MountEntry;
@@ -46,19 +46,45 @@ fn ls(arguments: &LeaseLsArgs) -> Result<(), CliError> {
 
 fn why(arguments: &LeaseWhyArgs) -> Result<(), CliError> {
     let place = resolve(&arguments.path)?;
-    let mut admin = Admin::connect(&place.server)?;
+    let said = ask_why(&place);
     let changes = place.mount.as_ref().and_then(|mount| control::changes(mount, &place.names));
-    let explained = match (admin.why(place.object()), &changes) {
-        (Ok(info), _) => Explained { sessions: admin.status()?.sessions, info: Some(info), changes },
-        // Made here: the server has not heard of it.
-        (Err(_), Some(waiting)) if waiting.waiting > 0 => {
-            Explained { info: None, sessions: Vec::new(), changes }
-        }
-        (Err(error), _) => return Err(error),
-    };
+    let (explained, no_answer) = explain(said, changes)?;
     match arguments.json {
-        true => print_json(&explained),
-        false => print(&explained.text()),
+        true => print_json(&explained)?,
+        false => print(&explained.text())?,
+    }
+    no_answer
+}
+
+fn ask_why(place: &Place) -> Result<(WhyInfo, Vec<SessionInfo>), CliError> {
+    let mut admin = Admin::connect(&place.server)?;
+    Ok((admin.why(place.object())?, admin.status()?.sessions))
+}
+
+/// With what is to be said after it.
+///
+/// # Errors
+/// The server's, if there is nothing to say.
+fn explain(
+    said: Result<(WhyInfo, Vec<SessionInfo>), CliError>,
+    changes: Option<ChangesView>,
+) -> Result<(Explained, Result<(), CliError>), CliError> {
+    let alone = |changes, is_silent| Explained {
+        info: None,
+        is_silent,
+        sessions: Vec::new(),
+        changes: Some(changes),
+    };
+    match (said, changes) {
+        (Ok((info, sessions)), changes) => {
+            Ok((Explained { info: Some(info), is_silent: false, sessions, changes }, Ok(())))
+        }
+        (Err(error @ CliError::Unreachable { .. }), Some(changes)) => Ok((alone(changes, true), Err(error))),
+        // Made here: the server has not heard of it.
+        (Err(CliError::Failed(_)), Some(changes)) if changes.waiting > 0 => {
+            Ok((alone(changes, false), Ok(())))
+        }
+        (Err(error), _) => Err(error),
     }
 }
 
@@ -137,9 +163,11 @@ fn lease_table(leases: &[LeaseInfo]) -> Table {
 /// What the server says of an object, and of the sessions that have to do with it; and this machine's mount.
 #[derive(Serialize)]
 struct Explained {
-    /// `None`: the server has not heard of it.
+    /// `None`: the server has not heard of it, or does not answer.
     #[serde(flatten)]
     info: Option<WhyInfo>,
+    #[serde(skip)]
+    is_silent: bool,
     #[serde(skip)]
     sessions: Vec<SessionInfo>,
     /// `None`: the path does not lead into a mount of this machine whose daemon answers.
@@ -152,15 +180,26 @@ impl Explained {
         let explained = |changes: &ChangesView| {
             format!(
                 "lease   {}\nwrites  {}\nlocks   {}\n",
-                covered_text(changes, self.info.as_ref()),
+                covered_text(changes, self.said()),
                 changes_text(changes),
-                locks_text(changes, self.info.as_ref()),
+                locks_text(changes, self.said()),
             )
         };
         let changes = self.changes.as_ref().map(explained).unwrap_or_default();
+        match self.said() {
+            Said::That(info) => format!("{}{changes}", self.server_text(info)),
+            Said::HasNotHeardOfIt => {
+                format!("It was made here, and the server has not heard of it yet.\n\n{changes}")
+            }
+            Said::NoAnswer => format!("What this machine knows of it by itself:\n\n{changes}\n"),
+        }
+    }
+
+    fn said(&self) -> Said<'_> {
         match &self.info {
-            Some(info) => format!("{}{changes}", self.server_text(info)),
-            None => format!("It was made here, and the server has not heard of it yet.\n\n{changes}"),
+            Some(info) => Said::That(info),
+            None if self.is_silent => Said::NoAnswer,
+            None => Said::HasNotHeardOfIt,
         }
     }
 
@@ -364,7 +403,8 @@ mod tests {
 
     #[test]
     fn an_object_that_nobody_waits_for() {
-        let text = Explained { info: Some(why()), sessions: Vec::new(), changes: None }.text();
+        let text =
+            Explained { info: Some(why()), is_silent: false, sessions: Vec::new(), changes: None }.text();
         let expected = "\
 /f (file 1:3, 2.0 KiB)
 
@@ -382,7 +422,7 @@ policy  leases are given
     fn what_only_a_deep_lease_covers_is_not_said_to_be_without() {
         let lease = Some(OwnLease { scope: Scope::Subtree, mode: Mode::Write });
         let changes = Some(ChangesView { lease, ..changes() });
-        let text = Explained { info: Some(why()), sessions: Vec::new(), changes }.text();
+        let text = Explained { info: Some(why()), is_silent: false, sessions: Vec::new(), changes }.text();
         assert!(text.contains("on it alone.") && !text.contains("asks the server."), "{text}");
         assert!(
             text.contains("\nlease   this machine has a deep write lease, on a directory above it\n"),
@@ -394,7 +434,7 @@ policy  leases are given
     fn whether_changes_are_told_later() {
         let text = |told, waiting| {
             let changes = Some(ChangesView { told, waiting, ..changes() });
-            Explained { info: Some(why()), sessions: Vec::new(), changes }.text()
+            Explained { info: Some(why()), is_silent: false, sessions: Vec::new(), changes }.text()
         };
         assert!(text(Told::Later, 0).contains("\nwrites  changes made here are told to the server later\n"));
         assert!(text(Told::Later, 1).contains("told to the server later; 1 change of it not told yet\n"));
@@ -407,8 +447,10 @@ policy  leases are given
         let still =
             changes_text(&ChangesView { told: Told::AtOnce(Why::Large), last_at_once: last, ..changes() });
         assert!(!still.contains("the last one"), "{still}");
+        let before = changes_text(&ChangesView { last_at_once: Some(Why::NoLease), ..changes() });
+        assert!(before.ends_with(" at once: this machine had no write lease on it then"), "{before}");
         let changes = Some(ChangesView { waiting: 2, ..changes() });
-        let made_here = Explained { info: None, sessions: Vec::new(), changes };
+        let made_here = Explained { info: None, is_silent: false, sessions: Vec::new(), changes };
         assert!(made_here.text().starts_with("It was made here"));
         assert_eq!(
             serde_json::to_value(&made_here).unwrap(),
@@ -416,6 +458,29 @@ policy  leases are given
                 "told": "later", "waiting": 2, "last_at_once": null, "lease": null, "locks": "server", "session": 1,
             } })
         );
+    }
+
+    #[test]
+    fn without_the_server_what_the_mount_knows_is_said_before_the_failure() {
+        let unreachable = || {
+            let cause = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+            Err(CliError::Unreachable { server: "h:1".into(), cause })
+        };
+        let lease = Some(OwnLease { scope: Scope::Node, mode: Mode::Write });
+        let known = ChangesView { waiting: 2, lease, ..changes() };
+        let (explained, end) = explain(unreachable(), Some(known)).unwrap();
+        let text = explained.text();
+        assert!(
+            text.starts_with("What this machine knows of it by itself:\n\nlease   this machine has a write"),
+            "{text}"
+        );
+        assert!(text.contains("; 2 changes of it not told yet\nlocks   "), "{text}");
+        assert_eq!(end.unwrap_err().code(), 3);
+        assert_eq!(explain(unreachable(), None).err().map(|error| error.code()), Some(3));
+        let unknown = || Err(CliError::Failed("the server h:1: no such name".into()));
+        assert!(explain(unknown(), Some(changes())).is_err());
+        let (made_here, end) = explain(unknown(), Some(ChangesView { waiting: 1, ..changes() })).unwrap();
+        assert!(made_here.text().starts_with("It was made here") && end.is_ok());
     }
 
     #[test]
@@ -437,7 +502,7 @@ policy  leases are given
             ..why()
         };
         let sessions = vec![session(2, Duration::from_millis(2200))];
-        let text = Explained { info: Some(info), sessions, changes: None }.text();
+        let text = Explained { info: Some(info), is_silent: false, sessions, changes: None }.text();
         let expected = "\
 /f (file 1:3, 2.0 KiB)
 

@@ -40,16 +40,49 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
         return unmount_bind(&mount.dir, arguments);
     }
     let is_plain = !arguments.force && !arguments.lazy;
+    let mut lost_earlier = status.filter(|_| !arguments.lazy).map_or(Ok(()), none_lost);
     let mut lost = 0;
     if let Some(before) = daemon.clone().filter(|daemon| is_plain && may_have_to_tell(&daemon.status)) {
         let lost_before = before.status.count("lost_records");
-        tell_first(before)?;
+        lost_earlier = lost_earlier.and(tell_first(before)?);
         // What is told and what is lost by now.
         if let Some(now) = control::daemon_of(&mount) {
             lost = now.status.count("lost_records").saturating_sub(lost_before);
             daemon = Some(now);
         }
     }
+    both(lost_earlier, unmount_told(arguments, mount, daemon, lost, start))
+}
+
+/// Whether somebody has heard of all that the mount has lost.
+fn none_lost(daemon: &MountStatus) -> Result<(), CliError> {
+    match daemon.session.unheard_losses {
+        true => Err(backlog::lost(&daemon.dir, daemon.log.as_ref().map(|log| log.file.as_str()))),
+        false => Ok(()),
+    }
+}
+
+/// What was lost before is no reason to leave it mounted, and is said whatever comes of that: nobody else hears of it.
+fn both(lost_earlier: Result<(), CliError>, unmounted: Result<(), CliError>) -> Result<(), CliError> {
+    match (lost_earlier, unmounted) {
+        (Err(lost), Err(error)) => {
+            eprintln!("soda: {lost}");
+            Err(error)
+        }
+        (lost_earlier, unmounted) => lost_earlier.and(unmounted),
+    }
+}
+
+/// `lost`: so many changes were lost while it was waited for that all is told. `start`: when the command began.
+fn unmount_told(
+    arguments: &UmountArgs,
+    mount: MountEntry,
+    daemon: Option<Daemon>,
+    lost: u64,
+    start: Instant,
+) -> Result<(), CliError> {
+    let failed = || CliError::io(format!("cannot unmount {}", arguments.dir.display()));
+    let is_plain = !arguments.force && !arguments.lazy;
     // It may be stopped: what it has not told it can say to nobody.
     let is_silent = is_plain && daemon.is_none() && control::has_socket(&mount);
     let words = daemon.as_ref().and_then(|daemon| control::last_words(&daemon.socket));
@@ -139,25 +172,35 @@ fn unmount_bind(dir: &Path, arguments: &UmountArgs) -> Result<(), CliError> {
     }
 }
 
-/// While the mount is there: it is easier to wait for than its daemon afterwards, and may stay.
-fn tell_first(daemon: Daemon) -> Result<(), CliError> {
+/// While the mount is there: it is easier to wait for than its daemon afterwards, and may stay. What could not be told and is not
+/// lost is tried again when the daemon ends, whose last words say what came of it. The inner result: whether changes were lost
+/// of which nobody has heard.
+///
+/// # Errors
+/// The mount has to stay.
+fn tell_first(daemon: Daemon) -> Result<Result<(), CliError>, CliError> {
     let fate = fate(&daemon.status);
     for told in backlog::sync(vec![daemon], Until::Told) {
         let dir = told.dir.display();
         match &told.outcome {
             // Unmounted, it could only lose what the server has no room for.
-            Outcome::NoRoom => return told.into_result(),
+            Outcome::NoRoom => return told.into_result().map(Ok),
+            Outcome::Lost => return Ok(told.into_result()),
             // What there was has been dropped meanwhile, with its files.
             Outcome::ServerGone if told.left.records == 0 => {}
             Outcome::ServerGone => eprintln!(
                 "soda: the server of {dir} is gone: unless it comes back soon, what it has not heard of, {}, {fate}",
                 show_changes(&told.left)
             ),
-            Outcome::Failed(why) => eprintln!("soda: not everything of {dir} is at the server: {why}"),
+            Outcome::Failed(why) => {
+                eprintln!(
+                    "soda: not everything of {dir} is at the server yet, its daemon tries again: {why}"
+                );
+            }
             Outcome::Synced | Outcome::Told | Outcome::DaemonEnded | Outcome::NoAnswer => {}
         }
     }
-    Ok(())
+    Ok(Ok(()))
 }
 
 /// What becomes of what the server does not hear of before the end.
@@ -397,6 +440,25 @@ mod tests {
         assert!(may_have_to_tell(&daemon));
         daemon.options = "hard,write=through".into();
         assert!(!may_have_to_tell(&daemon));
+    }
+
+    #[test]
+    fn what_nobody_has_heard_of_is_said_by_the_unmount() {
+        let mut daemon = mount_status();
+        assert!(none_lost(&daemon).is_ok());
+        daemon.session.unheard_losses = true;
+        let error = none_lost(&daemon).unwrap_err();
+        assert!(error.code() == 1 && error.to_string().contains("`soda recover ls`"), "{error}");
+    }
+
+    #[test]
+    fn what_was_lost_before_is_a_failure_of_the_unmount_too() {
+        let failed = |text: &str| Err(CliError::Failed(text.into()));
+        let said = |result: Result<(), CliError>| result.map_err(|error| error.to_string());
+        assert_eq!(said(both(Ok(()), Ok(()))), Ok(()));
+        assert_eq!(said(both(failed("lost"), Ok(()))), Err("lost".into()));
+        assert_eq!(said(both(failed("lost"), failed("in use"))), Err("in use".into()));
+        assert_eq!(said(both(Ok(()), failed("in use"))), Err("in use".into()));
     }
 
     #[test]

@@ -169,6 +169,11 @@ impl State {
     /// What a name means, if that may be used, for our own use.
     pub(crate) fn peek_name(&mut self, now: Monotonic, dir: Fid, name: &Name) -> Option<Known> {
         self.served(now, dir)?;
+        self.last_known_name(dir, name)
+    }
+
+    /// What a name meant when that could be used last, to say so: it may mean something else by now.
+    pub(crate) fn last_known_name(&self, dir: Fid, name: &Name) -> Option<Known> {
         self.inodes.get(&dir)?.dir.as_ref()?.find(name, Monotonic::ZERO)
     }
 

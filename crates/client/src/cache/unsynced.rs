@@ -151,6 +151,11 @@ impl Unsynced {
         Heard(self.losses)
     }
 
+    /// Whether changes of the inode were lost, be it said or not; known while somebody has it open.
+    pub(crate) fn has_lost(&self, fid: Fid) -> bool {
+        self.lost.contains_key(&fid)
+    }
+
     /// Whether changes of the inode were lost that the program has not heard of.
     pub(crate) fn has_lost_since(&self, fid: Fid, heard: Heard) -> bool {
         self.lost.get(&fid).is_some_and(|loss| loss.number > heard.0)
@@ -187,8 +192,14 @@ impl Unsynced {
     /// For one who asks for no inode in particular: whether anything was lost since the last time that he asked, and nobody has
     /// heard of it (as the superblock's errseq_t). Who has it open hears of it all the same.
     pub(crate) fn take_unheard(&mut self) -> bool {
-        let said = std::mem::replace(&mut self.said_of_all, Heard(self.losses));
-        self.lost.values().any(|loss| loss.number > said.0 && loss.told == Told::Nobody)
+        let unheard = self.has_unheard();
+        self.said_of_all = Heard(self.losses);
+        unheard
+    }
+
+    /// As [`Unsynced::take_unheard`], without saying it.
+    pub(crate) fn has_unheard(&self) -> bool {
+        self.lost.values().any(|loss| loss.number > self.said_of_all.0 && loss.told == Told::Nobody)
     }
 
     pub(crate) fn losses(&self) -> Losses {
@@ -279,7 +290,8 @@ mod tests {
         unsynced.note_lost(A);
         unsynced.note_lost(B);
         assert!(unsynced.take_lost(A));
-        assert!(unsynced.take_unheard() && !unsynced.take_unheard());
+        assert!(unsynced.has_unheard() && unsynced.take_unheard());
+        assert!(!unsynced.has_unheard() && !unsynced.take_unheard());
         assert!(unsynced.take_lost(B), "as if nobody had asked for all");
         unsynced.note_lost(A);
         assert!(unsynced.take_lost(A) && !unsynced.take_unheard(), "it was said");

@@ -259,7 +259,7 @@ impl Client {
     /// As [`Client::fsync`], for one of those who have the inode open.
     ///
     /// # Errors
-    /// EIO if changes of it were lost that this one was not told of.
+    /// EIO if changes of it were lost that this one was not told of; after that, ESTALE if the server does not have it any more.
     pub async fn fsync_file(&self, file: &OpenFile) -> FsResult<()> {
         self.fsync_for(file.fid(), |state| file.has_lost(state)).await
     }
@@ -273,8 +273,10 @@ impl Client {
             self.inner.stats.fsyncs_local.one();
         } else if let Err(error) = self.fsync_with_others(fid).await {
             // Lost while this was on its way: now it is said.
-            if error.errno == Errno::Io {
-                let _ = check();
+            match error.errno {
+                Errno::Io => drop(check()),
+                Errno::Stale => check()?,
+                _ => {}
             }
             return Err(error);
         }
@@ -292,8 +294,8 @@ impl Client {
     async fn fsync_with_others(&self, fid: Fid) -> FsResult<()> {
         if self.may_be_ahead_elsewhere(fid)
             && let Err(error) = self.inner.ask_attr(fid).result().await
-            // Nobody has it any more.
-            && error.errno != Errno::Stale
+            // Nobody has it any more: there is nothing to make durable, unless it went with what was lost.
+            && (error.errno != Errno::Stale || crate::lock(&self.inner.state).unsynced.has_lost(fid))
         {
             return Err(error);
         }
@@ -337,8 +339,19 @@ impl Client {
         if told.as_ref().is_err_and(|error| error.errno != Errno::Io) {
             return told;
         }
-        let lost = crate::lock(&self.inner.state).unsynced.take_unheard();
-        told.and_then(|()| unless_lost(lost))
+        let lost = self.check_all_losses();
+        told.and(lost)
+    }
+
+    /// Says once that changes of anything were lost of which nobody has heard.
+    ///
+    /// # Errors
+    /// EIO if they were.
+    pub fn check_all_losses(&self) -> FsResult<()> {
+        match crate::lock(&self.inner.state).unsynced.take_unheard() {
+            true => Err(FsError::new(Errno::Io, "changes were lost")),
+            false => Ok(()),
+        }
     }
 
     /// As [`Client::sync_all`]; of what was lost before this says nothing.

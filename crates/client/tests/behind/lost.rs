@@ -41,7 +41,13 @@ impl CutOff {
     async fn lose(&self) {
         let waiting = || async { self.a.session().waiting > 0 };
         wait_until("a flush", waiting).await;
+        self.lose_after(std::future::ready(())).await;
+    }
+
+    /// `meanwhile`: after the end of the session, and before this machine hears of it.
+    async fn lose_after(&self, meanwhile: impl Future<Output = ()>) {
         assert!(contents(&self.b, &["d", "f"]).await == "before");
+        meanwhile.await;
         self.proxy.set(Weather::Fine);
     }
 }
@@ -81,4 +87,37 @@ async fn space_is_not_set_aside_behind_what_is_lost() {
     cut.lose().await;
     assert_eq!(allocating.await.unwrap().unwrap_err().errno, Errno::Io);
     allocate(&cut).await.expect("said once");
+}
+
+// SEMANTICS 49
+/// One thread writes, and another one calls fsync of the same descriptor: that the first one has heard of the loss says nothing
+/// to the second.
+#[tokio::test(flavor = "multi_thread")]
+async fn fsync_of_what_is_lost_as_a_whole_never_says_that_it_is_durable() {
+    let cut = cut_off().await;
+    let (a, d) = (&cut.a, find(&cut.a, &["d"]).await.unwrap());
+    let new = make(a, d, "new", "never told").await;
+    let (named, silent) = (open(a, new).await, open(a, new).await);
+    let (_, nameless) = a.tmpfile(d, new_node(FileKind::File), OpenMode::ReadWrite).await.unwrap();
+    write(a, &nameless, 0, "never told").await;
+    cut.lose_after(async {
+        cut.b.unlink(cut.b.root(), &name("other")).await.unwrap();
+    })
+    .await;
+    wait_until("loss", || async { a.stats().count("lost_records") > 0 }).await;
+    let fsync = async |file: &OpenFile| a.fsync_file(file).await.map_err(|error| error.errno);
+    for (what, file) in [("with a name", &named), ("without one", &nameless)] {
+        let written = a.write(file, WriteAt::Offset(0), "x".into(), KillPriv::Keep).await;
+        assert_eq!(written.unwrap_err().errno, Errno::Io, "{what}");
+        assert_eq!(fsync(file).await, Err(Errno::Stale), "{what}");
+    }
+    assert_eq!(fsync(&silent).await, Err(Errno::Io), "said to each");
+    assert_eq!(fsync(&silent).await, Err(Errno::Stale));
+    assert_eq!(fsync(&cut.file).await, Err(Errno::Io));
+    assert_eq!(fsync(&cut.file).await, Ok(()), "the server has it, as it was before");
+    assert_eq!(fsync(&cut.other).await, Ok(()), "removed, and nothing of it was lost");
+}
+
+async fn open(client: &Arc<Client>, fid: Fid) -> Arc<OpenFile> {
+    client.open(fid, OpenMode::ReadWrite).await.unwrap()
 }

@@ -80,3 +80,20 @@ async fn who_decides_about_locks_is_said() {
     let b = Client::connect(asks, Box::new(NoKernel)).await.unwrap();
     assert_eq!(seen(&b, &["f"]).locks, LocksView::ServerAlways);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_told_is_known_without_the_server() {
+    let cell = Cell::with_term(Duration::from_secs(1));
+    let proxy = Proxy::before(cell.addr).await;
+    let a = writer_at(&cell, proxy.addr).await;
+    let dir = mkdir(&a, a.root(), "d").await;
+    let fid = make(&a, dir, "f", "told").await;
+    a.sync_all().await.unwrap();
+    let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+    write(&a, &file, 0, "more").await;
+    assert!(seen(&a, &["d", "f"]).waiting > 0);
+    proxy.set(Weather::Cut);
+    wait_until("the end of the lease", || async { a.session().left.is_zero() }).await;
+    let view = seen(&a, &["d", "f"]);
+    assert!(view.waiting > 0 && view.lease.is_none(), "{view:?}");
+}

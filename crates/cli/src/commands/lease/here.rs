@@ -7,8 +7,26 @@ use soda_client::{ChangesView, LocksView, OwnLease, Told, Why};
 use soda_protocol::WhyInfo;
 use soda_types::{Scope, SessionId};
 
+/// What the server says of an object.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Said<'a> {
+    That(&'a WhyInfo),
+    HasNotHeardOfIt,
+    NoAnswer,
+}
+
+impl<'a> Said<'a> {
+    fn info(self) -> Option<&'a WhyInfo> {
+        match self {
+            Said::That(info) => Some(info),
+            Said::HasNotHeardOfIt | Said::NoAnswer => None,
+        }
+    }
+}
+
 /// Which lease of this machine covers it, or why none does.
-pub(super) fn covered_text(changes: &ChangesView, info: Option<&WhyInfo>) -> String {
+pub(super) fn covered_text(changes: &ChangesView, said: Said<'_>) -> String {
+    let info = said.info();
     let is_own = |session: SessionId| changes.session == Some(session);
     let hole = info.and_then(|info| info.holes.iter().find(|hole| is_own(hole.session)));
     let hole = hole.map(|hole| {
@@ -30,7 +48,9 @@ pub(super) fn covered_text(changes: &ChangesView, info: Option<&WhyInfo>) -> Str
             let root = root.map_or_else(|| "a directory above it".into(), |root| format!("all below {root}"));
             Some(format!("this machine has a deep {} lease, on {root}", mode_text(mode)))
         }
-        None if info.is_none() => Some("the server does not know it, so nobody else can use it".into()),
+        None if matches!(said, Said::HasNotHeardOfIt) => {
+            Some("the server does not know it, so nobody else can use it".into())
+        }
         None => None,
     };
     match (own, hole) {
@@ -41,8 +61,8 @@ pub(super) fn covered_text(changes: &ChangesView, info: Option<&WhyInfo>) -> Str
 }
 
 /// Who decides about its file locks.
-pub(super) fn locks_text(changes: &ChangesView, info: Option<&WhyInfo>) -> String {
-    let others = info.and_then(|info| info.lock_delegate.as_ref());
+pub(super) fn locks_text(changes: &ChangesView, said: Said<'_>) -> String {
+    let others = said.info().and_then(|info| info.lock_delegate.as_ref());
     let others = others.filter(|delegate| changes.session != Some(delegate.session));
     match (changes.locks, others) {
         (_, Some(delegate)) => {
@@ -74,7 +94,7 @@ pub(super) fn changes_text(changes: &ChangesView) -> String {
     };
     match changes.last_at_once {
         Some(why) if changes.told != Told::AtOnce(why) => {
-            format!("{told}\n        the last one went to the server at once: {}", why_text(why))
+            format!("{told}\n        the last one went to the server at once: {}", past_text(why))
         }
         _ => told,
     }
@@ -94,6 +114,22 @@ fn why_text(why: Why) -> &'static str {
         Why::Large => "it was too large: so much data is faster by itself",
         Why::Kind => "only the server can do it",
         Why::LocalDisk => "the disk with the cache directory has no room for the operation log",
+    }
+}
+
+/// As [`why_text`], of a change that was made before: it need not be so any more.
+fn past_text(why: Why) -> &'static str {
+    match why {
+        Why::Policy => "the mount had write=through, or took no leases",
+        Why::NoLease => "this machine had no write lease on it then",
+        Why::Recalled => "another machine had just asked for it",
+        Why::Contended => "another operation on it was on its way to the server",
+        Why::Unknown => "this machine knew nothing of it then, as nobody had used it here before",
+        Why::AccessList => "it had an access control list that is not understood here",
+        Why::Reservation => "the server had to set inode numbers or space aside first",
+        Why::Large => "it was too large: so much data is faster by itself",
+        Why::Kind => "only the server could do it",
+        Why::LocalDisk => "the disk with the cache directory had no room for the operation log",
     }
 }
 
@@ -125,11 +161,15 @@ pub(super) mod tests {
         let own = |scope, mode| ChangesView { lease: Some(OwnLease { scope, mode }), ..changes() };
         let covered = WhyInfo { holders: vec![of_other, deep], ..why() };
         assert_eq!(
-            covered_text(&own(Scope::Subtree, Mode::Write), Some(&covered)),
+            covered_text(&own(Scope::Subtree, Mode::Write), Said::That(&covered)),
             "this machine has a deep write lease, on all below /home"
         );
-        assert_eq!(covered_text(&changes(), Some(&covered)), "none of this machine's covers it");
-        assert_eq!(covered_text(&changes(), None), "the server does not know it, so nobody else can use it");
+        assert_eq!(covered_text(&changes(), Said::That(&covered)), "none of this machine's covers it");
+        assert_eq!(
+            covered_text(&changes(), Said::HasNotHeardOfIt),
+            "the server does not know it, so nobody else can use it"
+        );
+        assert_eq!(covered_text(&changes(), Said::NoAnswer), "none of this machine's covers it");
         let hole = |session, kept| HoleInfo {
             session: SessionId(session),
             holder: "one:/mnt".into(),
@@ -140,28 +180,28 @@ pub(super) mod tests {
         };
         let shared = WhyInfo { holes: vec![hole(2, None), hole(1, Some(Mode::Read))], ..why() };
         assert_eq!(
-            covered_text(&own(Scope::Node, Mode::Read), Some(&shared)),
+            covered_text(&own(Scope::Node, Mode::Read), Said::That(&shared)),
             "this machine has a read lease on it alone; this machine's deep write lease on /home has a hole here, as \
              another machine used it: read is left"
         );
         let theirs = WhyInfo { holes: vec![hole(2, None)], ..why() };
-        assert_eq!(covered_text(&changes(), Some(&theirs)), "none of this machine's covers it");
+        assert_eq!(covered_text(&changes(), Said::That(&theirs)), "none of this machine's covers it");
     }
 
     #[test]
     fn who_decides_about_locks() {
         let here = ChangesView { locks: LocksView::Here, ..changes() };
-        assert!(locks_text(&here, Some(&why())).starts_with("this machine takes and releases"));
-        assert!(locks_text(&changes(), None).starts_with("the server is asked"));
+        assert!(locks_text(&here, Said::That(&why())).starts_with("this machine takes and releases"));
+        assert!(locks_text(&changes(), Said::NoAnswer).starts_with("the server is asked"));
         let delegate = |session, recalled_for| {
             let name = "two:/mnt".into();
             let lock_delegate = Some(DelegateInfo { session: SessionId(session), name, recalled_for });
             WhyInfo { lock_delegate, ..why() }
         };
         assert_eq!(
-            locks_text(&changes(), Some(&delegate(2, Some(Duration::from_secs(1))))),
+            locks_text(&changes(), Said::That(&delegate(2, Some(Duration::from_secs(1))))),
             "two:/mnt takes and releases its file locks without asking; the server asked for that back 1.0 s ago"
         );
-        assert!(locks_text(&here, Some(&delegate(1, None))).starts_with("this machine"));
+        assert!(locks_text(&here, Said::That(&delegate(1, None))).starts_with("this machine"));
     }
 }
