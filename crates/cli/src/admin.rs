@@ -8,8 +8,8 @@ use crate::spec::parse_server;
 use bytes::{Bytes, BytesMut};
 use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, Credentials, Failure, Frame, FrameHeader, FrameKind, HEADER_LEN,
-    Hello, LeaseInfo, ObjectRef, ObjectUse, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reply, Request, Role,
-    ServerStatus, WhyInfo,
+    Hello, LeaseInfo, LocksInfo, ObjectRef, ObjectUse, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reply,
+    Request, Role, ServerStatus, WhyInfo,
 };
 use soda_types::Fid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,6 +131,17 @@ impl Admin {
         match self.ask(AdminCall::Why(object))? {
             AdminAnswer::Why(info) => Ok(*info),
             other => Err(self.nonsense(&other)),
+        }
+    }
+
+    /// The file locks of an object, and who waits for one, at most `limit` of each; `None`: the server is of a version that does
+    /// not tell.
+    pub(crate) fn locks(&mut self, of: ObjectRef, limit: u32) -> Result<Option<LocksInfo>, CliError> {
+        match self.ask(AdminCall::Locks { of, limit }) {
+            Ok(AdminAnswer::Locks(locks)) => Ok(Some(locks)),
+            Ok(other) => Err(self.nonsense(&other)),
+            Err(CliError::Refused(_)) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

@@ -395,7 +395,7 @@ pub(crate) struct DoctorArgs {
 pub(crate) enum LeaseCommand {
     /// List leases, of one object or of all
     Ls(LeaseLsArgs),
-    /// Why is this slow, or not cached, or not written later: holders, waiters, holes, locks, rates, policy
+    /// Why is this slow, or not cached, or not written later: holders, waiters, holes, file locks, rates, policy
     Why(LeaseWhyArgs),
 }
 

@@ -1,6 +1,7 @@
 //! `soda lease ls` and `soda lease why`: who holds what, who waits for whom.
 
 mod here;
+mod locks;
 
 use crate::admin::{Admin, server_or_default};
 use crate::args::{LeaseCommand, LeaseLsArgs, LeaseWhyArgs};
@@ -12,14 +13,18 @@ use crate::table::Table;
 use crate::units::{count, show_duration, show_size};
 use crate::within::in_mount;
 use here::{changes_text, covered_text, locks_text};
+use locks::{delegate_text, held_text, lock_waits_text};
 use serde::Serialize;
 use soda_client::ChangesView;
 use soda_fuse::MountEntry;
-use soda_protocol::{LeaseInfo, ObjectRef, SessionInfo, WaitInfo, WhyInfo};
+use soda_protocol::{LeaseInfo, LocksInfo, ObjectRef, SessionInfo, WaitInfo, WhyInfo};
 use soda_types::{Mode, Name, Scope, SessionId};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
+
+/// Most file locks that are listed, and most who wait for one.
+const LOCKS_MAX: u32 = 100;
 
 pub(crate) fn run(command: &LeaseCommand) -> Result<(), CliError> {
     match command {
@@ -49,10 +54,15 @@ fn why(arguments: &LeaseWhyArgs) -> Result<(), CliError> {
     let mut admin = Admin::connect(&place.server)?;
     let changes = place.mount.as_ref().and_then(|mount| control::changes(mount, &place.names));
     let explained = match (admin.why(place.object()), &changes) {
-        (Ok(info), _) => Explained { sessions: admin.status()?.sessions, info: Some(info), changes },
+        (Ok(info), _) => Explained {
+            file_locks: admin.locks(ObjectRef::Fid(info.fid), LOCKS_MAX)?,
+            sessions: admin.status()?.sessions,
+            info: Some(info),
+            changes,
+        },
         // Made here: the server has not heard of it.
         (Err(_), Some(waiting)) if waiting.waiting > 0 => {
-            Explained { info: None, sessions: Vec::new(), changes }
+            Explained { info: None, file_locks: None, sessions: Vec::new(), changes }
         }
         (Err(error), _) => return Err(error),
     };
@@ -140,6 +150,8 @@ struct Explained {
     /// `None`: the server has not heard of it.
     #[serde(flatten)]
     info: Option<WhyInfo>,
+    /// `None`: the server has not heard of it, or is of a version that does not tell.
+    file_locks: Option<LocksInfo>,
     #[serde(skip)]
     sessions: Vec<SessionInfo>,
     /// `None`: the path does not lead into a mount of this machine whose daemon answers.
@@ -177,9 +189,11 @@ impl Explained {
             info.fid,
             show_size(info.attr.size),
         );
-        match info.waiting.is_empty() {
-            true => out.push_str("Nobody waits for it.\n"),
-            false => info.waiting.iter().for_each(|wait| out.push_str(&wait_text(wait, info, self))),
+        info.waiting.iter().for_each(|wait| out.push_str(&wait_text(wait, info, self)));
+        match &self.file_locks {
+            Some(locks) if !locks.waiting.is_empty() => out.push_str(&lock_waits_text(locks, info)),
+            _ if info.waiting.is_empty() => out.push_str("Nobody waits for it.\n"),
+            _ => {}
         }
         match info.holders.is_empty() {
             // The table of the server need not know what deep leases cover.
@@ -187,7 +201,15 @@ impl Explained {
             true => out.push_str("\nNobody holds a lease on it: whoever reads it asks the server.\n"),
             false => out.push_str(&format!("\n{}", holder_table(&info.holders))),
         }
+        match &self.file_locks {
+            Some(locks) => out.push_str(&held_text(locks)),
+            None => out.push_str("\nThe server is of a version that does not tell of file locks.\n"),
+        }
         out.push_str(&format!("\nlately  {}\npolicy  {}\n", usage_text(info), info.policy));
+        // Else it is said with what this machine does.
+        if let (None, Some(delegate)) = (&self.changes, &info.lock_delegate) {
+            out.push_str(&format!("locks   {}\n", delegate_text(delegate)));
+        }
         out
     }
 
@@ -347,6 +369,10 @@ mod tests {
         }
     }
 
+    pub(super) fn explained(info: WhyInfo, changes: Option<ChangesView>) -> Explained {
+        Explained { info: Some(info), file_locks: Some(LocksInfo::default()), sessions: Vec::new(), changes }
+    }
+
     fn session(session: u64, left: Duration) -> SessionInfo {
         let name = String::new();
         SessionInfo {
@@ -364,7 +390,7 @@ mod tests {
 
     #[test]
     fn an_object_that_nobody_waits_for() {
-        let text = Explained { info: Some(why()), sessions: Vec::new(), changes: None }.text();
+        let text = explained(why(), None).text();
         let expected = "\
 /f (file 1:3, 2.0 KiB)
 
@@ -382,7 +408,7 @@ policy  leases are given
     fn what_only_a_deep_lease_covers_is_not_said_to_be_without() {
         let lease = Some(OwnLease { scope: Scope::Subtree, mode: Mode::Write });
         let changes = Some(ChangesView { lease, ..changes() });
-        let text = Explained { info: Some(why()), sessions: Vec::new(), changes }.text();
+        let text = explained(why(), changes).text();
         assert!(text.contains("on it alone.") && !text.contains("asks the server."), "{text}");
         assert!(
             text.contains("\nlease   this machine has a deep write lease, on a directory above it\n"),
@@ -394,7 +420,7 @@ policy  leases are given
     fn whether_changes_are_told_later() {
         let text = |told, waiting| {
             let changes = Some(ChangesView { told, waiting, ..changes() });
-            Explained { info: Some(why()), sessions: Vec::new(), changes }.text()
+            explained(why(), changes).text()
         };
         assert!(text(Told::Later, 0).contains("\nwrites  changes made here are told to the server later\n"));
         assert!(text(Told::Later, 1).contains("told to the server later; 1 change of it not told yet\n"));
@@ -408,12 +434,13 @@ policy  leases are given
             changes_text(&ChangesView { told: Told::AtOnce(Why::Large), last_at_once: last, ..changes() });
         assert!(!still.contains("the last one"), "{still}");
         let changes = Some(ChangesView { waiting: 2, ..changes() });
-        let made_here = Explained { info: None, sessions: Vec::new(), changes };
+        let made_here = Explained { info: None, file_locks: None, sessions: Vec::new(), changes };
         assert!(made_here.text().starts_with("It was made here"));
         assert_eq!(
             serde_json::to_value(&made_here).unwrap(),
-            serde_json::json!({ "changes": {
+            serde_json::json!({ "file_locks": null, "changes": {
                 "told": "later", "waiting": 2, "last_at_once": null, "lease": null, "locks": "server", "session": 1,
+                "own_locks": [], "more_own_locks": 0,
             } })
         );
     }
@@ -437,7 +464,7 @@ policy  leases are given
             ..why()
         };
         let sessions = vec![session(2, Duration::from_millis(2200))];
-        let text = Explained { info: Some(info), sessions, changes: None }.text();
+        let text = Explained { sessions, ..explained(info, None) }.text();
         let expected = "\
 /f (file 1:3, 2.0 KiB)
 
