@@ -164,6 +164,16 @@ impl Admin {
         }
     }
 
+    /// Where these inodes lie now, 1,000 at most; `None`: the server is of a version that does not tell.
+    pub(crate) fn paths(&mut self, of: &[Fid]) -> Result<Option<Vec<Whereabouts>>, CliError> {
+        match self.ask(AdminCall::Paths(of.to_vec())) {
+            Ok(AdminAnswer::Paths(places)) if places.len() == of.len() => Ok(Some(places)),
+            Ok(other) => Err(self.nonsense(&other)),
+            Err(CliError::Refused(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     fn ask(&mut self, question: AdminCall) -> Result<AdminAnswer, CliError> {
         match self.call(Call::Admin(question))? {
             Answer::Admin(answer) => Ok(answer),

@@ -341,9 +341,14 @@ pub(crate) enum RecoverCommand {
         json: bool,
     },
     /// Show the changes in a log, in order
+    ///
+    /// What was there before the log is named as the server has it now. Without the server its inode number is shown.
     Show {
         #[command(flatten)]
         one: RecoverOne,
+        /// Ask this server for names instead of the one that the log names
+        #[arg(long, value_name = "HOST:PORT")]
+        server: Option<String>,
         /// Instead, write what it holds of files into this directory, which must be new or empty
         #[arg(long, value_name = "DIR")]
         save: Option<PathBuf>,

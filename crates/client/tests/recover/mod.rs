@@ -3,6 +3,7 @@
 mod again;
 mod damage;
 mod lists;
+mod names;
 
 use crate::common::delayed::*;
 use crate::common::*;
