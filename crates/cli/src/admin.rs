@@ -8,8 +8,8 @@ use crate::spec::parse_server;
 use bytes::{Bytes, BytesMut};
 use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, Credentials, Failure, Frame, FrameHeader, FrameKind, HEADER_LEN,
-    Hello, LeaseInfo, ObjectRef, ObjectUse, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reply, Request, Role,
-    ServerStatus, WhyInfo,
+    Hello, LeaseInfo, LocksInfo, ObjectRef, ObjectUse, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reply,
+    Request, Role, ServerStatus, Whereabouts, WhyInfo,
 };
 use soda_types::Fid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -134,6 +134,17 @@ impl Admin {
         }
     }
 
+    /// The file locks of an object, and who waits for one, at most `limit` of each; `None`: the server is of a version that does
+    /// not tell.
+    pub(crate) fn locks(&mut self, of: ObjectRef, limit: u32) -> Result<Option<LocksInfo>, CliError> {
+        match self.ask(AdminCall::Locks { of, limit }) {
+            Ok(AdminAnswer::Locks(locks)) => Ok(Some(locks)),
+            Ok(other) => Err(self.nonsense(&other)),
+            Err(CliError::Refused(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Files and directories that clients contend for, the busiest first; at most `limit`.
     pub(crate) fn busiest(&mut self, limit: u32) -> Result<Vec<ObjectUse>, CliError> {
         match self.ask(AdminCall::Busiest { limit })? {
@@ -147,6 +158,16 @@ impl Admin {
         let count = of.len();
         match self.ask(AdminCall::Writers(of)) {
             Ok(AdminAnswer::Writers(writers)) if writers.len() == count => Ok(Some(writers)),
+            Ok(other) => Err(self.nonsense(&other)),
+            Err(CliError::Refused(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where these inodes lie now, 1,000 at most; `None`: the server is of a version that does not tell.
+    pub(crate) fn paths(&mut self, of: &[Fid]) -> Result<Option<Vec<Whereabouts>>, CliError> {
+        match self.ask(AdminCall::Paths(of.to_vec())) {
+            Ok(AdminAnswer::Paths(places)) if places.len() == of.len() => Ok(Some(places)),
             Ok(other) => Err(self.nonsense(&other)),
             Err(CliError::Refused(_)) => Ok(None),
             Err(error) => Err(error),

@@ -343,9 +343,14 @@ pub(crate) enum RecoverCommand {
         json: bool,
     },
     /// Show the changes in a log, in order
+    ///
+    /// What was there before the log is named as the server has it now. Without the server its inode number is shown.
     Show {
         #[command(flatten)]
         one: RecoverOne,
+        /// Ask this server for names instead of the one that the log names
+        #[arg(long, value_name = "HOST:PORT")]
+        server: Option<String>,
         /// Instead, write what it holds of files into this directory, which must be new or empty
         #[arg(long, value_name = "DIR")]
         save: Option<PathBuf>,
@@ -397,7 +402,7 @@ pub(crate) struct DoctorArgs {
 pub(crate) enum LeaseCommand {
     /// List leases, of one object or of all
     Ls(LeaseLsArgs),
-    /// Why is this slow, or not cached, or not written later: holders, waiters, holes, locks, rates, policy
+    /// Why is this slow, or not cached, or not written later: holders, waiters, holes, file locks, rates, policy
     Why(LeaseWhyArgs),
 }
 

@@ -8,7 +8,7 @@ use crate::inner::{Inner, Phase};
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use soda_lease::holder::HeldState;
-use soda_types::{Fid, Grant, InUse, Mode, Monotonic, Name, Scope, SessionId};
+use soda_types::{Fid, Grant, InUse, Lock, Mode, Monotonic, Name, Scope, SessionId};
 use std::time::Duration;
 
 /// A lease that this client holds.
@@ -66,7 +66,7 @@ pub struct BacklogView {
 }
 
 /// How changes of an inode reach the server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ChangesView {
     pub told: Told,
     /// Changes of it that the server has not heard of.
@@ -77,9 +77,19 @@ pub struct ChangesView {
     pub lease: Option<OwnLease>,
     /// Who decides about its file locks.
     pub locks: LocksView,
+    /// Locks that this client has on it, [`OWN_LOCKS_MAX`] at most. While it decides by itself nobody else knows them; who waits
+    /// for one waits at the server.
+    #[serde(default)]
+    pub own_locks: Vec<Lock>,
+    /// How many it has beside these.
+    #[serde(default)]
+    pub more_own_locks: u64,
     /// The client's session, as the server names it.
     pub session: Option<SessionId>,
 }
+
+/// Most locks that [`ChangesView`] lists.
+pub const OWN_LOCKS_MAX: usize = 100;
 
 /// A lease of this client, as it covers one inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -206,6 +216,9 @@ impl Client {
         let here = known.map_or_else(unknown, |fid| state.may_change_here(now, fid));
         let inode = known.and_then(|fid| state.peek(fid));
         let decides = known.is_some_and(|fid| state.delegate.decides(fid));
+        let mut own_locks = known.map_or_else(Vec::new, |fid| state.locks.of_file(fid));
+        let more_own_locks = own_locks.len().saturating_sub(OWN_LOCKS_MAX) as u64;
+        own_locks.truncate(OWN_LOCKS_MAX);
         ChangesView {
             told: here.map_or_else(Told::AtOnce, |()| Told::Later),
             waiting: inode.map_or(0, |inode| inode.log.records),
@@ -216,6 +229,8 @@ impl Client {
                 Locks::Delegated => LocksView::Server,
                 Locks::AtServer => LocksView::ServerAlways,
             },
+            own_locks,
+            more_own_locks,
             session: state.holder.session(),
         }
     }

@@ -80,7 +80,8 @@ pub use error::ConnectError;
 pub use hooks::{KernelHooks, NAMES_RUN_OUT, Names, NamesLock, NoKernel};
 pub use interface::{Entry, RenameHow, Written};
 pub use introspect::{
-    BacklogView, ChangesView, ClientStanding, HeldLease, LocksView, OwnLease, SessionView, Told,
+    BacklogView, ChangesView, ClientStanding, HeldLease, LocksView, OWN_LOCKS_MAX, OwnLease, SessionView,
+    Told,
 };
 pub use life::Untold;
 pub use ops::{Detail, DirEntry, HandedDir, HandedFile, OpenDir, OpenFile, OpenMode, ReadData};

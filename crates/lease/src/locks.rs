@@ -234,6 +234,20 @@ impl LockTable {
         held
     }
 
+    /// At most so many of the locks held on a file, flocks first; and how many there are.
+    pub fn some_locks(&self, fid: Fid, most: usize) -> (Vec<HeldLock>, usize) {
+        let Some(file) = self.files.get(&fid) else { return (Vec::new(), 0) };
+        let count = file.both().iter().map(|held| held.count()).sum();
+        (file.both().into_iter().flat_map(Held::iter).take(most).collect(), count)
+    }
+
+    /// Who waits for a lock on the file, first come first.
+    pub fn waiting(&self, fid: Fid) -> impl ExactSizeIterator<Item = WaitKey> {
+        static NOBODY: VecDeque<Waiting> = VecDeque::new();
+        let waiting = self.files.get(&fid).map_or(&NOBODY, |file| &file.waiting);
+        waiting.iter().map(|waiting| waiting.key)
+    }
+
     /// Number of locks that a session holds.
     pub fn count_of(&self, session: SessionId) -> usize {
         let fids = self.held_by.get(&session).into_iter().flatten();

@@ -2,7 +2,7 @@
 
 use crate::change::BacklogReport;
 use serde::{Deserialize, Serialize};
-use soda_types::{Attr, Fid, FsStats, Grant, Mode, Name, SessionId, Timestamp};
+use soda_types::{Attr, Fid, FsStats, Grant, Lock, Mode, Name, SessionId, Timestamp};
 use std::time::Duration;
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -23,6 +23,13 @@ pub enum AdminCall {
     },
     /// How many clients have changed each of these objects lately.
     Writers(Vec<Fid>),
+    /// The file locks of an object, and who waits for one; at most `limit` of each.
+    Locks {
+        of: ObjectRef,
+        limit: u32,
+    },
+    /// Where each of these inodes lies now.
+    Paths(Vec<Fid>),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -46,6 +53,20 @@ pub enum AdminAnswer {
     /// For each object that was named, in that order, 1,000 at most; 0 too where nothing is counted, as no lease on it had to be
     /// recalled.
     Writers(Vec<u32>),
+    Locks(LocksInfo),
+    /// For each inode that was named, in that order, 1,000 at most.
+    Paths(Vec<Whereabouts>),
+}
+
+/// Where an inode lies.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Whereabouts {
+    /// Names from the root of the volume; of several names the first that was found.
+    At(Vec<Name>),
+    /// The volume does not have it any more.
+    Gone,
+    /// It is there, and no name of it was found in the time and the room that an answer has.
+    NotFound,
 }
 
 /// How an object was used lately: rates as in [`WhyInfo`].
@@ -171,4 +192,39 @@ pub struct WaitInfo {
     pub blocked_by: Vec<SessionId>,
     /// When it will go on at the latest.
     pub at_most: Option<Duration>,
+}
+
+/// The file locks of an object.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LocksInfo {
+    /// Those that the server knows: none while a client decides by itself ([`WhyInfo::lock_delegate`]).
+    pub held: Vec<LockHolder>,
+    /// How many there are beside these.
+    pub more_held: u64,
+    /// Who waits, first come first.
+    pub waiting: Vec<LockWaitInfo>,
+    /// How many wait beside these.
+    pub more_waiting: u64,
+}
+
+/// A lock and whose it is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LockHolder {
+    pub session: SessionId,
+    pub name: String,
+    pub lock: Lock,
+}
+
+/// Who waits for a lock, or for the answer who has one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LockWaitInfo {
+    pub session: SessionId,
+    pub name: String,
+    /// The call's kind.
+    pub operation: String,
+    pub wants: Lock,
+    pub waited: Duration,
+    /// Of those that are in the way the one that starts first; `None`: the client that decides by itself has to tell of its locks
+    /// first.
+    pub in_the_way: Option<LockHolder>,
 }

@@ -145,7 +145,7 @@ impl CoreGuard<'_> {
 }
 
 /// What a call asks for, or asks about.
-fn lock_of(incoming: &Incoming) -> Option<Lock> {
+pub(crate) fn lock_of(incoming: &Incoming) -> Option<Lock> {
     match &incoming.request.call {
         Call::LockTest { lock, .. } | Call::LockSet { lock, .. } => Some(*lock),
         _ => None,

@@ -48,6 +48,12 @@ impl PutOff {
         firsts.map(|((fid, _), waiting)| (*fid, &waiting.call))
     }
 
+    /// Those about one file, in the order of arrival, and since when they wait.
+    pub(crate) fn of_file(&self, fid: Fid) -> impl Iterator<Item = (&Incoming, Monotonic)> {
+        let calls = self.calls.range((fid, 0)..=(fid, u64::MAX));
+        calls.map(|(_, waiting)| (&waiting.call, waiting.since))
+    }
+
     /// The session does not want an answer any more.
     pub(crate) fn cancel(&mut self, session: SessionId, tag: u64) -> Option<Incoming> {
         let key = self.keys_of(session, |call| call.tag == tag).next()?;

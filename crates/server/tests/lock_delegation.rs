@@ -4,8 +4,8 @@ use crate::common::teller::{Teller, root_lease};
 use crate::common::{Client, Connection, config, errno, start};
 use bytes::Bytes;
 use soda_protocol::{
-    AdminAnswer, AdminCall, Answer, Call, Delegable, Failure, LockWait, Note, ObjectRef, Reclaim,
-    ReclaimStep, Role,
+    AdminAnswer, AdminCall, Answer, Call, Delegable, Failure, LockHolder, LockWait, LocksInfo, Note,
+    ObjectRef, Reclaim, ReclaimStep, Role,
 };
 use soda_server::{Server, Stores};
 use soda_storage::{MemoryData, MemoryMeta};
@@ -96,6 +96,55 @@ async fn tools_see_who_decides() {
     one.ask(give_back(file, epoch, None)).await.result.unwrap();
     tested.await.unwrap().0.result.unwrap();
     assert_eq!(delegate().await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_see_the_locks_and_who_waits_for_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let file = one.create(one.root, "file").await.unwrap().fid;
+    let (admin, _) = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap();
+    let seen = async |limit| {
+        let call = Call::Admin(AdminCall::Locks { of: ObjectRef::Fid(file), limit });
+        match admin.call(None, call, Bytes::new()).await.unwrap().0.result {
+            Ok(Answer::Admin(AdminAnswer::Locks(locks))) => locks,
+            answer => panic!("{answer:?}"),
+        }
+    };
+    assert_eq!(seen(10).await, LocksInfo::default());
+    let epoch = one.delegated(file, lock(1, 0, 9)).await;
+    assert_eq!(seen(10).await, LocksInfo::default(), "what was told then may be released by now");
+
+    let waits = two.asks(set(file, lock(7, 5, 25), LockWait::Yes)).await;
+    assert_eq!(one.next_lock_recall().await, (file, epoch));
+    let put_off = seen(10).await;
+    assert!(put_off.held.is_empty(), "{put_off:?}");
+    let [waiting] = &put_off.waiting[..] else { panic!("{put_off:?}") };
+    assert_eq!((waiting.session, waiting.wants), (two.key().session, lock(7, 5, 25)));
+    assert_eq!((waiting.operation.as_str(), &waiting.in_the_way), ("lockset", &None));
+
+    let flock = Lock { family: LockFamily::Flock, mode: LockMode::Shared, ..lock(4, 0, u64::MAX) };
+    let told = give_back(file, epoch, Some(vec![lock(3, 20, 29), lock(3, 40, 49), flock]));
+    assert_eq!(one.ask(told).await.result, Ok(Answer::Done));
+    let holder = |lock| LockHolder { session: one.key().session, name: "test:/mnt".to_owned(), lock };
+    let all = seen(10).await;
+    assert_eq!(all.held, [holder(flock), holder(lock(3, 20, 29)), holder(lock(3, 40, 49))]);
+    assert_eq!((all.more_held, all.more_waiting), (0, 0));
+    let [waiting] = &all.waiting[..] else { panic!("{all:?}") };
+    assert_eq!(
+        (waiting.session, waiting.in_the_way.clone()),
+        (two.key().session, Some(holder(lock(3, 20, 29))))
+    );
+    let few = seen(1).await;
+    assert_eq!((few.held, few.more_held, few.waiting.len()), (vec![holder(flock)], 2, 1));
+    assert_eq!((seen(0).await.more_held, seen(0).await.more_waiting), (3, 1));
+
+    one.ask(Call::LockRelease { fid: file, lock: lock(3, 20, 29) }).await.result.unwrap();
+    waits.await.unwrap().0.result.unwrap();
+    let after = seen(10).await;
+    assert!(after.waiting.is_empty() && after.held.len() == 3, "{after:?}");
+    assert_eq!(after.held[2].session, two.key().session);
 }
 
 #[tokio::test(flavor = "multi_thread")]

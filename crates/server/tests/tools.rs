@@ -2,7 +2,9 @@
 
 use crate::common::*;
 use bytes::Bytes;
-use soda_protocol::{AdminAnswer, AdminCall, Answer, BacklogReport, Call, Note, ObjectRef, Role};
+use soda_protocol::{
+    AdminAnswer, AdminCall, Answer, BacklogReport, Call, Note, ObjectRef, Rename, Role, Whereabouts,
+};
 use soda_server::{Exposure, Server, StartError};
 use soda_types::{InUse, Mode, SetAttr};
 use std::fs;
@@ -61,6 +63,43 @@ async fn tools_see_sessions_leases_and_who_waits_for_whom() {
         (Some(2), Some(1), Some(2))
     );
     assert_eq!((value("calls.getattr"), value("lease.acks")), (Some(1), Some(1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_are_told_where_inodes_lie_and_which_are_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let client = Client::connect(&server).await;
+    let home = client.mkdir(client.root, "home").await.unwrap().fid;
+    let sub = client.mkdir(home, "sub").await.unwrap().fid;
+    let mut made = Vec::new();
+    for name in ["one", "linked", "gone", "moved"] {
+        made.push(client.create(sub, name).await.unwrap().fid);
+    }
+    let [one, linked, gone, moved] = made[..] else { unreachable!() };
+    // With names in two directories neither is known to be its own.
+    let again = Call::Link { fid: linked, parent: client.root, name: n("again") };
+    client.change(again).await.result.unwrap();
+    client.unlink(sub, "gone", InUse::No).await.unwrap();
+    let rename = Call::Rename {
+        parent: sub,
+        name: n("moved"),
+        new_parent: client.root,
+        new_name: n("here"),
+        how: Rename::NoReplace,
+    };
+    client.change(rename).await.result.unwrap();
+    let (admin, _) = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap();
+    let question = AdminCall::Paths(vec![one, client.root, gone, linked, moved, sub, one]);
+    let AdminAnswer::Paths(told) = ask(&admin, question).await else { panic!() };
+    let at = |names: &[&str]| Whereabouts::At(names.iter().map(|name| n(name)).collect());
+    let file = at(&["home", "sub", "one"]);
+    let expected =
+        [file.clone(), at(&[]), Whereabouts::Gone, at(&["again"]), at(&["here"]), at(&["home", "sub"]), file];
+    assert_eq!(told, expected);
+    let many = AdminCall::Paths(vec![one; 1010]);
+    let AdminAnswer::Paths(told) = ask(&admin, many).await else { panic!() };
+    assert_eq!(told.len(), 1000);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -183,6 +183,51 @@ fn what_may_not_be_told_any_more_is_kept_shown_applied_and_dropped() {
     assert_eq!(output.status.code(), Some(1));
 }
 
+#[test]
+fn what_was_there_before_is_shown_by_its_name_and_without_the_server_by_its_number() {
+    if !prerequisites() {
+        return;
+    }
+    let (mut cell, cache) = cell(2, "");
+    let file = cell.root(0).join("before/f");
+    fs::create_dir(cell.root(0).join("before")).unwrap();
+    fs::write(&file, "there").unwrap();
+    let mount = cell.root(0).to_str().unwrap().to_owned();
+    wait::run(&mut soda(&["sync", &mount]), PATIENCE).expect_success("sync");
+    let open = File::options().write(true).open(&file).unwrap();
+    wait::in_time(PATIENCE, "nothing is delayed", || {
+        open.write_all_at(b"there", 0).unwrap();
+        backlog(&cell) > 0
+    });
+    open.write_all_at(b"later", 0).unwrap();
+    drop(open);
+    cell.mounts[0].crash();
+    assert_eq!(fs::read_to_string(cell.root(1).join("before/f")).unwrap(), "there");
+    // As somebody has called it since.
+    fs::rename(cell.root(1).join("before"), cell.root(1).join("after")).unwrap();
+    cell.mounts[0].start();
+    let [one] = &kept(&cache)[..] else { panic!("{:?}", kept(&cache)) };
+    let name = one["name"].as_str().unwrap();
+    let shown = said(recover(&cache, &["show", name]));
+    assert!(shown.contains(" /after/f ") && !shown.contains("<inode"), "{shown}");
+    assert!(
+        shown.ends_with("\nWhat was there before the log is named as the server has it now.\n"),
+        "{shown}"
+    );
+    let saved = cache.path().join("saved");
+    said(recover(&cache, &["show", name, "--save", saved.to_str().unwrap()]));
+    assert_eq!(fs::read_to_string(saved.join("after/f")).unwrap(), "later");
+
+    cell.server.kill();
+    let shown = said(recover(&cache, &["show", name]));
+    assert!(shown.contains("<inode ") && shown.contains("the server was not asked"), "{shown}");
+    cell.server.restart();
+    fs::write(cell.root(1).join("after/f"), "theirs").unwrap();
+    let output = recover(&cache, &["apply", name]).output("it waits");
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(report.contains(" /after/f ") && report.contains("somebody else has changed it"), "{report}");
+}
+
 // SEMANTICS 52
 #[test]
 fn a_local_fsync_asks_nobody_and_survives_a_crash() {

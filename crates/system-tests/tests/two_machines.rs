@@ -1,7 +1,7 @@
 //! What programs on two machines do with one tree: the reference model says what each must see.
 
 use soda_model::{Alphabet, Generator, Placement, Rng};
-use soda_system_tests::cell::{Cell, LONG_TERM, PATIENCE, Setting, copy_program, prerequisites};
+use soda_system_tests::cell::{Cell, LONG_TERM, PATIENCE, Setting, copy_program, prerequisites, soda_binary};
 use soda_system_tests::tree::{Comparison, RealTree};
 use soda_system_tests::wait;
 use soda_system_tests::workload::seed;
@@ -239,6 +239,49 @@ fn a_lock_is_free_when_its_holder_is_killed() {
     holder.kill().unwrap();
     holder.wait().unwrap();
     assert!(wait::until(PATIENCE, || !is_held()), "the lock outlives its holder");
+}
+
+#[test]
+fn who_waits_for_a_file_lock_is_told_who_has_it() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::unhurried(2);
+    let lock = File::create(cell.root(0).join("lock")).unwrap();
+    lock.lock().unwrap();
+    // The server hears of the file, and who decides about its locks.
+    fs::metadata(cell.root(1).join("lock")).unwrap();
+    let why = |number: usize, more: &[&str]| {
+        let mut soda = Command::new(soda_binary());
+        soda.args(["lease", "why"]).args(more).arg(cell.root(number).join("lock"));
+        let output = wait::run(&mut soda, PATIENCE).expect_success("lease why");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let process = std::process::id();
+    let (alone, there) = (why(0, &[]), why(1, &[]));
+    assert!(alone.contains("Nobody waits for it."), "{alone}");
+    assert!(alone.contains(&format!("\n        an exclusive flock (process {process})\n")), "{alone}");
+    assert!(there.contains("which it has is known there only"), "{there}");
+
+    let mut waiter = Command::new("flock").arg(cell.root(1).join("lock")).arg("true").spawn().unwrap();
+    let mut seen = serde_json::Value::Null;
+    wait::in_time(PATIENCE, "nobody waits for the lock", || {
+        seen = serde_json::from_str(&why(1, &["--json"])).unwrap();
+        !seen["file_locks"]["waiting"][0]["in_the_way"].is_null()
+    });
+    let (held, waiting) = (&seen["file_locks"]["held"], &seen["file_locks"]["waiting"]);
+    assert_eq!((held.as_array().unwrap().len(), waiting.as_array().unwrap().len()), (1, 1), "{seen}");
+    assert_eq!((&held[0]["lock"]["family"], &held[0]["lock"]["pid"]), (&"Flock".into(), &process.into()));
+    assert_eq!((&waiting[0]["in_the_way"], &waiting[0]["wants"]["pid"]), (&held[0], &waiter.id().into()));
+    assert_ne!(held[0]["session"], waiting[0]["session"]);
+    for text in [why(0, &[]), why(1, &[])] {
+        let waits = format!("(process {} there) waits for an exclusive flock: ", waiter.id());
+        let has = format!("(process {process} there) has an exclusive flock.\n");
+        assert!(text.contains(&waits) && text.contains(&has) && !text.contains("Nobody waits"), "{text}");
+    }
+    lock.unlock().unwrap();
+    assert!(waiter.wait().unwrap().success());
+    assert!(why(1, &[]).contains("Nobody waits for it."));
 }
 
 /// The kernel tells of a close late, and by then may have given the closed file's address, by which it names the owner of

@@ -1,6 +1,7 @@
 //! `soda lease ls` and `soda lease why`: who holds what, who waits for whom.
 
 mod here;
+mod locks;
 
 use crate::admin::{Admin, server_or_default};
 use crate::args::{LeaseCommand, LeaseLsArgs, LeaseWhyArgs};
@@ -12,14 +13,18 @@ use crate::table::Table;
 use crate::units::{count, show_duration, show_size};
 use crate::within::in_mount;
 use here::{Said, changes_text, covered_text, locks_text};
+use locks::{delegate_text, held_text, lock_waits_text};
 use serde::Serialize;
 use soda_client::ChangesView;
 use soda_fuse::MountEntry;
-use soda_protocol::{LeaseInfo, ObjectRef, SessionInfo, WaitInfo, WhyInfo};
+use soda_protocol::{LeaseInfo, LocksInfo, ObjectRef, SessionInfo, WaitInfo, WhyInfo};
 use soda_types::{Mode, Name, Scope, SessionId};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
+
+/// Most file locks that are listed, and most who wait for one.
+const LOCKS_MAX: u32 = 100;
 
 pub(crate) fn run(command: &LeaseCommand) -> Result<(), CliError> {
     match command {
@@ -46,9 +51,9 @@ fn ls(arguments: &LeaseLsArgs) -> Result<(), CliError> {
 
 fn why(arguments: &LeaseWhyArgs) -> Result<(), CliError> {
     let place = resolve(&arguments.path)?;
-    let said = ask_why(&place);
+    let told = ask_why(&place);
     let changes = place.mount.as_ref().and_then(|mount| control::changes(mount, &place.names));
-    let (explained, no_answer) = explain(said, changes)?;
+    let (explained, no_answer) = explain(told, changes)?;
     match arguments.json {
         true => print_json(&explained)?,
         false => print(&explained.text())?,
@@ -56,9 +61,19 @@ fn why(arguments: &LeaseWhyArgs) -> Result<(), CliError> {
     no_answer
 }
 
-fn ask_why(place: &Place) -> Result<(WhyInfo, Vec<SessionInfo>), CliError> {
+/// What the server says.
+struct Answers {
+    info: WhyInfo,
+    /// `None`: it is of a version that does not tell.
+    file_locks: Option<LocksInfo>,
+    sessions: Vec<SessionInfo>,
+}
+
+fn ask_why(place: &Place) -> Result<Answers, CliError> {
     let mut admin = Admin::connect(&place.server)?;
-    Ok((admin.why(place.object())?, admin.status()?.sessions))
+    let info = admin.why(place.object())?;
+    let file_locks = admin.locks(ObjectRef::Fid(info.fid), LOCKS_MAX)?;
+    Ok(Answers { info, file_locks, sessions: admin.status()?.sessions })
 }
 
 /// With what is to be said after it.
@@ -66,18 +81,20 @@ fn ask_why(place: &Place) -> Result<(WhyInfo, Vec<SessionInfo>), CliError> {
 /// # Errors
 /// The server's, if there is nothing to say.
 fn explain(
-    said: Result<(WhyInfo, Vec<SessionInfo>), CliError>,
+    told: Result<Answers, CliError>,
     changes: Option<ChangesView>,
 ) -> Result<(Explained, Result<(), CliError>), CliError> {
     let alone = |changes, is_silent| Explained {
         info: None,
+        file_locks: None,
         is_silent,
         sessions: Vec::new(),
         changes: Some(changes),
     };
-    match (said, changes) {
-        (Ok((info, sessions)), changes) => {
-            Ok((Explained { info: Some(info), is_silent: false, sessions, changes }, Ok(())))
+    match (told, changes) {
+        (Ok(Answers { info, file_locks, sessions }), changes) => {
+            let info = Some(info);
+            Ok((Explained { info, file_locks, is_silent: false, sessions, changes }, Ok(())))
         }
         (Err(error @ CliError::Unreachable { .. }), Some(changes)) => Ok((alone(changes, true), Err(error))),
         // Made here: the server has not heard of it.
@@ -166,6 +183,8 @@ struct Explained {
     /// `None`: the server has not heard of it, or does not answer.
     #[serde(flatten)]
     info: Option<WhyInfo>,
+    /// `None`: the server has not heard of it, or is of a version that does not tell.
+    file_locks: Option<LocksInfo>,
     #[serde(skip)]
     is_silent: bool,
     #[serde(skip)]
@@ -216,9 +235,11 @@ impl Explained {
             info.fid,
             show_size(info.attr.size),
         );
-        match info.waiting.is_empty() {
-            true => out.push_str("Nobody waits for it.\n"),
-            false => info.waiting.iter().for_each(|wait| out.push_str(&wait_text(wait, info, self))),
+        info.waiting.iter().for_each(|wait| out.push_str(&wait_text(wait, info, self)));
+        match &self.file_locks {
+            Some(locks) if !locks.waiting.is_empty() => out.push_str(&lock_waits_text(locks, info)),
+            _ if info.waiting.is_empty() => out.push_str("Nobody waits for it.\n"),
+            _ => {}
         }
         match info.holders.is_empty() {
             // The table of the server need not know what deep leases cover.
@@ -226,7 +247,15 @@ impl Explained {
             true => out.push_str("\nNobody holds a lease on it: whoever reads it asks the server.\n"),
             false => out.push_str(&format!("\n{}", holder_table(&info.holders))),
         }
+        match &self.file_locks {
+            Some(locks) => out.push_str(&held_text(locks)),
+            None => out.push_str("\nThe server is of a version that does not tell of file locks.\n"),
+        }
         out.push_str(&format!("\nlately  {}\npolicy  {}\n", usage_text(info), info.policy));
+        // Else it is said with what this machine does.
+        if let (None, Some(delegate)) = (&self.changes, &info.lock_delegate) {
+            out.push_str(&format!("locks   {}\n", delegate_text(delegate)));
+        }
         out
     }
 
@@ -386,6 +415,11 @@ mod tests {
         }
     }
 
+    pub(super) fn explained(info: WhyInfo, changes: Option<ChangesView>) -> Explained {
+        let file_locks = Some(LocksInfo::default());
+        Explained { info: Some(info), file_locks, is_silent: false, sessions: Vec::new(), changes }
+    }
+
     fn session(session: u64, left: Duration) -> SessionInfo {
         let name = String::new();
         SessionInfo {
@@ -403,8 +437,7 @@ mod tests {
 
     #[test]
     fn an_object_that_nobody_waits_for() {
-        let text =
-            Explained { info: Some(why()), is_silent: false, sessions: Vec::new(), changes: None }.text();
+        let text = explained(why(), None).text();
         let expected = "\
 /f (file 1:3, 2.0 KiB)
 
@@ -422,7 +455,7 @@ policy  leases are given
     fn what_only_a_deep_lease_covers_is_not_said_to_be_without() {
         let lease = Some(OwnLease { scope: Scope::Subtree, mode: Mode::Write });
         let changes = Some(ChangesView { lease, ..changes() });
-        let text = Explained { info: Some(why()), is_silent: false, sessions: Vec::new(), changes }.text();
+        let text = explained(why(), changes).text();
         assert!(text.contains("on it alone.") && !text.contains("asks the server."), "{text}");
         assert!(
             text.contains("\nlease   this machine has a deep write lease, on a directory above it\n"),
@@ -434,7 +467,7 @@ policy  leases are given
     fn whether_changes_are_told_later() {
         let text = |told, waiting| {
             let changes = Some(ChangesView { told, waiting, ..changes() });
-            Explained { info: Some(why()), is_silent: false, sessions: Vec::new(), changes }.text()
+            explained(why(), changes).text()
         };
         assert!(text(Told::Later, 0).contains("\nwrites  changes made here are told to the server later\n"));
         assert!(text(Told::Later, 1).contains("told to the server later; 1 change of it not told yet\n"));
@@ -450,12 +483,14 @@ policy  leases are given
         let before = changes_text(&ChangesView { last_at_once: Some(Why::NoLease), ..changes() });
         assert!(before.ends_with(" at once: this machine had no write lease on it then"), "{before}");
         let changes = Some(ChangesView { waiting: 2, ..changes() });
-        let made_here = Explained { info: None, is_silent: false, sessions: Vec::new(), changes };
+        let made_here =
+            Explained { info: None, file_locks: None, is_silent: false, sessions: Vec::new(), changes };
         assert!(made_here.text().starts_with("It was made here"));
         assert_eq!(
             serde_json::to_value(&made_here).unwrap(),
-            serde_json::json!({ "changes": {
+            serde_json::json!({ "file_locks": null, "changes": {
                 "told": "later", "waiting": 2, "last_at_once": null, "lease": null, "locks": "server", "session": 1,
+                "own_locks": [], "more_own_locks": 0,
             } })
         );
     }
@@ -502,7 +537,7 @@ policy  leases are given
             ..why()
         };
         let sessions = vec![session(2, Duration::from_millis(2200))];
-        let text = Explained { info: Some(info), is_silent: false, sessions, changes: None }.text();
+        let text = Explained { sessions, ..explained(info, None) }.text();
         let expected = "\
 /f (file 1:3, 2.0 KiB)
 

@@ -1,5 +1,7 @@
 //! `soda recover`: logs of delayed writes that were not told to the server and will not be by themselves.
 
+mod names;
+
 use crate::args::{RecoverArgs, RecoverCommand, RecoverOne};
 use crate::cache_dirs;
 use crate::commands::{print, print_json, runtime};
@@ -7,8 +9,9 @@ use crate::error::CliError;
 use crate::progress::Progress;
 use crate::table::Table;
 use crate::units::{count, show_duration, show_size};
+use names::{Asked, ask};
 use soda_client::recover::{
-    self, Applied, KeptLog, KeptRecord, LogState, Outcome, RecoverError, Saved, Whole,
+    self, Applied, KeptLog, KeptRecord, LogState, Named, Outcome, RecoverError, Saved, Whole,
 };
 use soda_client::{Client, ClientConfig, NoKernel, Retry};
 use std::path::{Path, PathBuf};
@@ -23,8 +26,10 @@ pub(crate) fn run(arguments: &RecoverArgs) -> Result<(), CliError> {
     match &arguments.command {
         RecoverCommand::Ls { json: true } => print_json(&logs),
         RecoverCommand::Ls { json: false } => print(&list_text(&logs, now())),
-        RecoverCommand::Show { one, save: None } => show(find(&logs, one)?, one),
-        RecoverCommand::Show { one, save: Some(dir) } => save(find(&logs, one)?, one, dir),
+        RecoverCommand::Show { one, server, save: None } => show(find(&logs, one)?, one, server.as_deref()),
+        RecoverCommand::Show { one, server, save: Some(dir) } => {
+            save(find(&logs, one)?, one, server.as_deref(), dir)
+        }
         RecoverCommand::Apply { one, server } => apply(find(&logs, one)?, one, server.as_deref()),
         RecoverCommand::Drop(one) => {
             let log = find(&logs, one)?;
@@ -145,33 +150,60 @@ fn waiting_text(log: &KeptLog) -> String {
     )
 }
 
-fn show(log: &KeptLog, wanted: &RecoverOne) -> Result<(), CliError> {
-    let records = log.show().map_err(failed)?;
+/// The names that the server has for what the log does not name.
+fn names_of_now(log: &KeptLog, server: Option<&str>) -> Result<Asked, CliError> {
+    Ok(ask(server.unwrap_or(&log.server), log.unnamed().map_err(failed)?))
+}
+
+fn show(log: &KeptLog, wanted: &RecoverOne, server: Option<&str>) -> Result<(), CliError> {
+    let asked = names_of_now(log, server)?;
+    let records = log.named(&asked.names).show().map_err(failed)?;
     match wanted.json {
-        true => print_json(&records),
-        false => print(&records_text(&records)),
+        true => print_json_beside(&records, &asked),
+        false => print(&records_text(&records, &asked)),
     }
 }
 
-fn records_text(records: &[KeptRecord]) -> String {
+/// Who reads it hears elsewhere why there are no names.
+fn print_json_beside(value: &impl serde::Serialize, asked: &Asked) -> Result<(), CliError> {
+    if let Some(why) = &asked.why_not {
+        eprintln!("soda: {}", names::not_asked_text(why));
+    }
+    print_json(value)
+}
+
+fn records_text(records: &[KeptRecord], asked: &Asked) -> String {
     let mut table = Table::new(["change", "operation", "path", ""]);
     for record in records {
         let (operation, path) = (record.operation.clone(), record.path.clone());
-        table.row([record.lsn.0.to_string(), operation, path, record.detail.clone()]);
+        table.row([record.lsn.0.to_string(), operation, path, detail_text(record)]);
     }
-    table.to_string()
+    format!("{table}{}", asked.text())
+}
+
+/// What else there is to say, and why it has no path.
+fn detail_text(record: &KeptRecord) -> String {
+    let detail = &record.detail;
+    let why = match record.named {
+        // The latter is said of all at once.
+        Named::Log | Named::Server | Named::NotAsked => return detail.clone(),
+        Named::Gone => "the server does not have the inode any more",
+        Named::NotFound => "the server has the inode, and found no name of it in time",
+    };
+    if detail.is_empty() { why.into() } else { format!("{detail}; {why}") }
 }
 
 /// Writes out the files in it.
-fn save(log: &KeptLog, wanted: &RecoverOne, dir: &Path) -> Result<(), CliError> {
-    let saved = log.save(dir).map_err(failed)?;
+fn save(log: &KeptLog, wanted: &RecoverOne, server: Option<&str>, dir: &Path) -> Result<(), CliError> {
+    let asked = names_of_now(log, server)?;
+    let saved = log.named(&asked.names).save(dir).map_err(failed)?;
     match wanted.json {
-        true => print_json(&saved),
-        false => print(&saved_text(&saved)),
+        true => print_json_beside(&saved, &asked),
+        false => print(&saved_text(&saved, &asked)),
     }
 }
 
-fn saved_text(saved: &[Saved]) -> String {
+fn saved_text(saved: &[Saved], asked: &Asked) -> String {
     if saved.is_empty() {
         return "It holds nothing of any file.\n".into();
     }
@@ -183,7 +215,7 @@ fn saved_text(saved: &[Saved]) -> String {
         };
         table.row([file.display().to_string(), show_size(*held), rest.into()]);
     }
-    table.to_string()
+    format!("{table}{}", asked.text())
 }
 
 fn apply(log: &KeptLog, wanted: &RecoverOne, server: Option<&str>) -> Result<(), CliError> {
@@ -191,20 +223,23 @@ fn apply(log: &KeptLog, wanted: &RecoverOne, server: Option<&str>) -> Result<(),
     let mut config = ClientConfig::new(server, &log.volume);
     config.name = format!("{}:recover", rustix::system::uname().nodename().to_string_lossy());
     config.retry = Retry::Soft { timeout: PATIENCE };
-    let (log, report) = runtime()?.block_on(async {
+    let (log, report, asked) = runtime()?.block_on(async {
         let client: Arc<Client> = Client::connect(config, Box::new(NoKernel)).await?;
         // Not before the server answers: until then a mount could still tell it.
         let log = log.put_aside().map_err(failed)?;
+        // Before it moves any.
+        let asked = names_of_now(&log, Some(server))?;
         let what = format!("{} to be applied", count(log.records as u64, "change"));
         let mut progress = Progress::new(what, log.records as u64);
-        let report = log.apply(&client, |done| progress.show(done as u64, None)).await.map_err(failed);
+        let named = log.named(&asked.names);
+        let report = named.apply(&client, |done| progress.show(done as u64, None)).await.map_err(failed);
         drop(progress);
         client.shutdown().await;
-        report.map(|report| (log, report))
+        report.map(|report| (log, report, asked))
     })?;
     match wanted.json {
-        true => print_json(&report)?,
-        false => print(&report_text(&report))?,
+        true => print_json_beside(&report, &asked)?,
+        false => print(&report_text(&report, &asked))?,
     }
     match left_text(&log, &report) {
         None => Ok(()),
@@ -232,7 +267,7 @@ fn left_text(log: &KeptLog, report: &[Applied]) -> Option<String> {
 }
 
 /// What was not done, and how much was.
-fn report_text(report: &[Applied]) -> String {
+fn report_text(report: &[Applied], asked: &Asked) -> String {
     let mut table = Table::new(["change", "operation", "path", "why not"]);
     for Applied { record, outcome } in report {
         let why = match outcome {
@@ -251,7 +286,7 @@ fn report_text(report: &[Applied]) -> String {
     }
     out.push('\n');
     if !table.is_empty() {
-        out.push_str(&format!("\n{table}"));
+        out.push_str(&format!("\n{table}{}", asked.text()));
     }
     out
 }
@@ -259,7 +294,7 @@ fn report_text(report: &[Applied]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use soda_protocol::Lsn;
+    use soda_protocol::{Lsn, Whereabouts};
 
     fn log(name: &str) -> KeptLog {
         KeptLog {
@@ -281,7 +316,7 @@ mod tests {
 
     fn record(lsn: u64) -> KeptRecord {
         let (operation, path, detail) = ("write".into(), "/d/f".into(), "4 bytes at 0".into());
-        KeptRecord { lsn: Lsn(lsn), at: Duration::ZERO, operation, path, detail }
+        KeptRecord { lsn: Lsn(lsn), at: Duration::ZERO, operation, path, detail, named: Named::Log }
     }
 
     #[test]
@@ -346,7 +381,7 @@ CHANGE  OPERATION  PATH  WHY NOT
      4  write      /d/f  rests on one that was not applied
      5  write      /d/f  Perm (not the owner)
 ";
-        assert_eq!(report_text(&report), expected);
+        assert_eq!(report_text(&report, &Asked::default()), expected);
         let left = |log: &KeptLog, report: &[Applied]| left_text(log, report).unwrap_or_default();
         assert_eq!(left(&log("100"), &report[..2]), "");
         assert!(left(&log("100"), &report).starts_with("3 changes not applied"));
@@ -354,7 +389,40 @@ CHANGE  OPERATION  PATH  WHY NOT
         let text = left(&damaged, &report[..2]);
         assert!(text.contains("0 changes before the damage and 3 changes behind it are left"), "{text}");
         let saved = [Saved { file: "/s/d/f".into(), held: 2048, whole: Whole::No }];
-        assert!(saved_text(&saved).contains("/s/d/f  2.0 KiB  what was there before is zeros"));
-        assert!(records_text(&[record(1)]).contains("write      /d/f  4 bytes at 0"));
+        assert!(
+            saved_text(&saved, &Asked::default()).contains("/s/d/f  2.0 KiB  what was there before is zeros")
+        );
+    }
+
+    #[test]
+    fn what_the_log_does_not_name_has_the_name_of_now_or_a_word_why_it_has_none() {
+        let named = |lsn, path: &str, named| KeptRecord { path: path.into(), named, ..record(lsn) };
+        let fid = soda_types::Fid::new(soda_types::VolumeId(1), soda_types::Ino(9));
+        let at = Whereabouts::At(vec![soda_types::Name::try_from("old").unwrap()]);
+        let asked = Asked { names: [(fid, at)].into_iter().collect(), why_not: None };
+        let records = [
+            named(1, "/d/f", Named::Log),
+            named(2, "/old", Named::Server),
+            named(3, "<inode 7>", Named::Gone),
+            KeptRecord { detail: String::new(), ..named(4, "<inode 8>", Named::NotFound) },
+        ];
+        let expected = "\
+CHANGE  OPERATION  PATH
+     1  write      /d/f       4 bytes at 0
+     2  write      /old       4 bytes at 0
+     3  write      <inode 7>  4 bytes at 0; the server does not have the inode any more
+     4  write      <inode 8>  the server has the inode, and found no name of it in time
+
+What was there before the log is named as the server has it now.
+";
+        assert_eq!(records_text(&records, &asked), expected);
+        let away = Asked { why_not: Some("it is away".into()), ..Asked::default() };
+        let expected = "\
+CHANGE  OPERATION  PATH
+     1  write      <inode 9>  4 bytes at 0
+
+What was there before the log has no names here: the server was not asked, or not for all (it is away)
+";
+        assert_eq!(records_text(&[named(1, "<inode 9>", Named::NotAsked)], &away), expected);
     }
 }

@@ -30,12 +30,13 @@ use std::sync::Arc;
 /// After so many records the server's disk is waited for.
 const SETTLED: usize = 1000;
 
-/// Carries out what can be. `before`: how far it came the last time.
+/// Carries out what can be. `before`: how far it came the last time; `paths`: those of the report.
 pub(super) async fn apply(
     client: &Arc<Client>,
     found: &Found,
     before: Progress,
     mut notes: Notes,
+    mut paths: Paths,
     mut progress: impl FnMut(usize),
 ) -> Result<Report, Halt> {
     let Progress { reached, mut done, tried, .. } = before;
@@ -51,7 +52,6 @@ pub(super) async fn apply(
     let mut report = Report::begin(client);
     let silent = |done: usize| move |cause| Halt::Silent { done, cause };
     work.forget_nameless(&mut done).await.map_err(silent(0))?;
-    let mut paths = Paths::default();
     for record in found.records() {
         let so_far = report.applied.len();
         let outcome = if done.contains(&record.lsn) {

@@ -8,11 +8,13 @@
 //! applied, and it stays until it is dropped.
 
 mod apply;
+mod names;
 mod progress;
 mod report;
 mod save;
 mod show;
 
+pub use names::{Named, Names};
 pub use report::{Applied, Outcome};
 pub use save::{Saved, Whole};
 
@@ -26,7 +28,7 @@ use show::Paths;
 use soda_oplog::Record;
 use soda_oplog::segments::{self, Found, SegmentError};
 use soda_protocol::Lsn;
-use soda_types::FsError;
+use soda_types::{Fid, FsError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -103,10 +105,20 @@ pub struct KeptRecord {
     pub at: Duration,
     /// The system call, about.
     pub operation: String,
-    /// From the root of the volume, as far as the log knows.
+    /// From the root of the volume, or from an inode whose path nobody knows.
     pub path: String,
     /// What else there is to say.
     pub detail: String,
+    /// Where the names are from, in `path` and in `detail`; of several the last in the order of [`Named`].
+    #[serde(default)]
+    pub named: Named,
+}
+
+/// A log with the names that the server has for what the log does not name.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedLog<'a> {
+    log: &'a KeptLog,
+    names: &'a Names,
 }
 
 /// The logs in a cache directory that no client writes: those that are kept, oldest first, also those that cannot be read; then
@@ -184,24 +196,39 @@ impl KeptLog {
         log
     }
 
-    /// What is left in it, in order; behind it what lies behind a damaged place.
+    /// The inodes that it does not name, by the numbers that the server has for them: those to ask the server about.
     ///
     /// # Errors
     /// The log cannot be read.
-    pub fn show(&self) -> Result<Vec<KeptRecord>, RecoverError> {
-        let (found, _) = self.found()?;
-        let mut paths = Paths::default();
-        Ok(all(&found).map(|record| paths.show(record)).collect())
+    pub fn unnamed(&self) -> Result<Vec<Fid>, RecoverError> {
+        let (found, progress) = self.found()?;
+        let now = |fid| progress.reached.get(&fid).map_or(fid, |reached| reached.now);
+        Ok(Paths::unnamed(all(&found)).into_iter().map(now).collect())
     }
 
-    /// Writes what it holds of files into a new directory, each as the log left it: under its path, as far as the log knows that.
-    /// What the log does not hold of a file is zeros. What has been applied is left out.
+    /// The log with what the server has said of [`KeptLog::unnamed`].
+    pub fn named<'a>(&'a self, names: &'a Names) -> NamedLog<'a> {
+        NamedLog { log: self, names }
+    }
+
+    /// As [`NamedLog::show`], without the server.
     ///
     /// # Errors
-    /// The log cannot be read, the directory is there and not empty, or it cannot be written.
-    pub fn save(&self, dir: &Path) -> Result<Vec<Saved>, RecoverError> {
-        let (found, _) = self.found()?;
-        save::save(all(&found), dir).map_err(|source| RecoverError::Io { path: dir.to_owned(), source })
+    /// As there.
+    pub fn show(&self) -> Result<Vec<KeptRecord>, RecoverError> {
+        self.named(&Names::default()).show()
+    }
+
+    /// As [`NamedLog::apply`], with the names that the log has.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn apply(
+        &self,
+        client: &Arc<Client>,
+        progress: impl FnMut(usize),
+    ) -> Result<Vec<Applied>, RecoverError> {
+        self.named(&Names::default()).apply(client, progress).await
     }
 
     /// Puts one that waits among those that are kept: no client tells it any more.
@@ -221,24 +248,10 @@ impl KeptLog {
         Ok(KeptLog::read(&dir, LogState::Kept, &note))
     }
 
-    /// Carries out what is left in it, through a client of its volume. What was done, or had been done already, is not left in it
-    /// any more; with nothing left, and no damage, it is removed. One that waits is put aside first. `progress` hears after each
-    /// change how many have been gone through.
-    ///
-    /// # Errors
-    /// The log cannot be read, or somebody else applies it; the server does not answer, has no room, or loses what was applied;
-    /// how far it comes cannot be written beside it. Nothing is lost: the next time goes on there.
-    pub async fn apply(
-        &self,
-        client: &Arc<Client>,
-        progress: impl FnMut(usize),
-    ) -> Result<Vec<Applied>, RecoverError> {
-        self.put_aside()?.apply_kept(client, progress).await
-    }
-
     async fn apply_kept(
         &self,
         client: &Arc<Client>,
+        names: &Names,
         progress: impl FnMut(usize),
     ) -> Result<Vec<Applied>, RecoverError> {
         let failed = |source| RecoverError::Io { path: self.dir.clone(), source };
@@ -247,8 +260,9 @@ impl KeptLog {
         };
         let (found, before) = self.found()?;
         let notes = Notes::begin(&self.dir, &before).map_err(failed)?;
+        let paths = Paths::with(names.by_log(&before.reached));
         let of = found.records().len();
-        let report = apply::apply(client, &found, before, notes, progress).await;
+        let report = apply::apply(client, &found, before, notes, paths, progress).await;
         let Report { applied, over, .. } = report.map_err(|halt| match halt {
             Halt::Silent { done, cause } => RecoverError::Silent { done, of, cause },
             Halt::NoRoom { done, cause } => RecoverError::NoRoom { done, of, cause },
@@ -291,6 +305,45 @@ impl KeptLog {
             digest.records.retain(is_left);
         }
         Ok((found, progress))
+    }
+}
+
+impl NamedLog<'_> {
+    /// What is left in it, in order; behind it what lies behind a damaged place.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn show(&self) -> Result<Vec<KeptRecord>, RecoverError> {
+        let (found, progress) = self.log.found()?;
+        let mut paths = Paths::with(self.names.by_log(&progress.reached));
+        Ok(all(&found).map(|record| paths.show(record)).collect())
+    }
+
+    /// Writes what it holds of files into a new directory, each as the log left it: under its path, as far as that is known.
+    /// What the log does not hold of a file is zeros. What has been applied is left out.
+    ///
+    /// # Errors
+    /// The log cannot be read, the directory is there and not empty, or it cannot be written.
+    pub fn save(&self, dir: &Path) -> Result<Vec<Saved>, RecoverError> {
+        let (found, progress) = self.log.found()?;
+        let paths = Paths::with(self.names.by_log(&progress.reached));
+        save::save(all(&found), dir, paths)
+            .map_err(|source| RecoverError::Io { path: dir.to_owned(), source })
+    }
+
+    /// Carries out what is left in it, through a client of its volume. What was done, or had been done already, is not left in it
+    /// any more; with nothing left, and no damage, it is removed. One that waits is put aside first. `progress` hears after each
+    /// change how many have been gone through.
+    ///
+    /// # Errors
+    /// The log cannot be read, or somebody else applies it; the server does not answer, has no room, or loses what was applied;
+    /// how far it comes cannot be written beside it. Nothing is lost: the next time goes on there.
+    pub async fn apply(
+        &self,
+        client: &Arc<Client>,
+        progress: impl FnMut(usize),
+    ) -> Result<Vec<Applied>, RecoverError> {
+        self.log.put_aside()?.apply_kept(client, self.names, progress).await
     }
 }
 

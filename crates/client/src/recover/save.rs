@@ -1,11 +1,12 @@
 //! What a log holds of files, as files.
 
+use super::names::Way;
 use super::show::Paths;
 use crate::log::Behind;
 use serde::{Deserialize, Serialize};
 use soda_oplog::{Change, Record};
 use soda_protocol::Allocate;
-use soda_types::{Fid, FileKind, Ino, SetAttr};
+use soda_types::{Fid, FileKind, SetAttr};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
@@ -40,10 +41,13 @@ struct Open {
     whole: Whole,
 }
 
-pub(super) fn save<'a>(records: impl Iterator<Item = &'a Record>, dir: &Path) -> io::Result<Vec<Saved>> {
+pub(super) fn save<'a>(
+    records: impl Iterator<Item = &'a Record>,
+    dir: &Path,
+    mut paths: Paths,
+) -> io::Result<Vec<Saved>> {
     begin(dir)?;
     let mut saving = Saving { dir, files: BTreeMap::new(), made: 0 };
-    let mut paths = Paths::default();
     for record in records {
         saving.follow(&record.change)?;
         paths.follow(&record.change);
@@ -140,10 +144,10 @@ impl Open {
 
     /// Gives it the name that it has in the volume, or, if that is taken, one with its number.
     fn name(self, dir: &Path, fid: Fid, paths: &Paths) -> io::Result<Saved> {
-        let (top, names) = paths.names(fid);
-        let mut below = match top.ino {
-            Ino::ROOT => PathBuf::new(),
-            ino => PathBuf::from(format!("inode-{}", ino.0)),
+        let Way { from, names, .. } = paths.way(fid);
+        let mut below = match from {
+            None => PathBuf::new(),
+            Some(from) => PathBuf::from(format!("inode-{}", from.ino.0)),
         };
         below.extend(names.iter().map(|name| OsStr::from_bytes(name.as_bytes())));
         let by_number = || PathBuf::from(format!("inode-{}-{}", fid.ino.0, fid.generation));
@@ -203,7 +207,7 @@ mod tests {
         let records: Vec<Record> = (1..).zip(changes).map(|(lsn, change)| record(lsn, change)).collect();
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join("saved");
-        let mut saved = save(records.iter(), &to).unwrap();
+        let mut saved = save(records.iter(), &to, Paths::default()).unwrap();
         saved.sort_by(|a, b| a.file.cmp(&b.file));
         let of = |path: PathBuf, held, whole| Saved { file: to.join(path), held, whole };
         let (below, empty) = (PathBuf::from(name(0)).join(name(1)), PathBuf::from(name(4)));
@@ -221,7 +225,19 @@ mod tests {
             .unwrap()
             .filter(|entry| entry.as_ref().is_ok_and(|entry| entry.file_name().as_bytes().starts_with(b".")));
         assert_eq!(left.count(), 0);
+        // With what the server says of it; a name that the log has given to another one is not taken.
+        let at = |number: u8| soda_protocol::Whereabouts::At(vec![place(fid(1), number).name]);
+        for (number, file) in [(7, name(7)), (4, "inode-9-0".into())] {
+            let to = dir.path().join(format!("named{number}"));
+            let paths = Paths::with(std::collections::HashMap::from([(fid(9), at(number))]));
+            save(records.iter(), &to, paths).unwrap();
+            assert_eq!(fs::read(to.join(file)).unwrap(), b"\0\0\0\0t\0i");
+            assert_eq!(fs::read(to.join(name(4))).unwrap(), b"");
+        }
         // Nothing that is there is written over.
-        assert_eq!(save(records.iter(), &to).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(
+            save(records.iter(), &to, Paths::default()).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
     }
 }

@@ -1,26 +1,49 @@
 //! Records as people read them.
 
 use super::KeptRecord;
+use super::names::{Named, Way};
 use soda_oplog::{Change, Fate, Place, Record};
+use soda_protocol::Whereabouts;
 use soda_types::{Fid, FileKind, Ino, Name, SetAttr};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-/// Where inodes lie, as far as the records until now have said.
+/// Where inodes lie, as far as the records until now have said; and the server, of those that they do not name.
 #[derive(Debug, Default)]
-pub(super) struct Paths(HashMap<Fid, (Fid, Name)>);
+pub(super) struct Paths {
+    known: HashMap<Fid, (Fid, Name)>,
+    now: HashMap<Fid, Whereabouts>,
+    /// Those at which paths have begun, for want of a name.
+    unnamed: BTreeSet<Fid>,
+    /// Of the record that is being shown.
+    named: Named,
+}
 
 impl Paths {
+    /// `now`: what the server says, by the numbers that the log has.
+    pub(super) fn with(now: HashMap<Fid, Whereabouts>) -> Paths {
+        Paths { now, ..Paths::default() }
+    }
+
+    /// The inodes that these records do not name, and that nothing is known of.
+    pub(super) fn unnamed<'a>(records: impl Iterator<Item = &'a Record>) -> BTreeSet<Fid> {
+        let mut paths = Paths::default();
+        records.for_each(|record| drop(paths.show(record)));
+        paths.unnamed
+    }
+
     /// To be called in the order of the log.
     pub(super) fn show(&mut self, record: &Record) -> KeptRecord {
+        self.named = Named::Log;
         let (operation, path, detail) = self.words(&record.change);
         self.follow(&record.change);
         let secs = u64::try_from(record.at.secs()).unwrap_or(0);
         let at = Duration::new(secs, record.at.nanos());
-        KeptRecord { lsn: record.lsn, at, operation: operation.to_owned(), path, detail }
+        let (operation, named) = (operation.to_owned(), self.named);
+        KeptRecord { lsn: record.lsn, at, operation, path, detail, named }
     }
 
-    fn words(&self, change: &Change) -> (&'static str, String, String) {
+    fn words(&mut self, change: &Change) -> (&'static str, String, String) {
         let none = String::new;
         match change {
             Change::Create { place, new, .. } => {
@@ -74,7 +97,7 @@ impl Paths {
     /// As [`Paths::show`], without a word.
     pub(super) fn follow(&mut self, change: &Change) {
         let mut is_at = |fid: &Fid, place: &Place| {
-            self.0.insert(*fid, (place.directory, place.name.clone()));
+            self.known.insert(*fid, (place.directory, place.name.clone()));
         };
         match change {
             Change::Create { place, fid, .. } | Change::Link { fid, place } => is_at(fid, place),
@@ -93,33 +116,45 @@ impl Paths {
         }
     }
 
-    fn place(&self, place: &Place) -> String {
+    fn place(&mut self, place: &Place) -> String {
         match self.path(place.directory).as_str() {
             "/" => format!("/{}", place.name),
             above => format!("{above}/{}", place.name),
         }
     }
 
-    fn path(&self, fid: Fid) -> String {
-        let (top, names) = self.names(fid);
+    fn path(&mut self, fid: Fid) -> String {
+        let Way { from, names, named } = self.way(fid);
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        match top.ino {
-            Ino::ROOT => format!("/{}", names.join("/")),
-            ino => [vec![format!("<inode {}>", ino.0)], names].concat().join("/"),
+        self.named = self.named.max(named);
+        match from {
+            None => format!("/{}", names.join("/")),
+            Some(from) => {
+                self.unnamed.insert(from);
+                [vec![format!("<inode {}>", from.ino.0)], names].concat().join("/")
+            }
         }
     }
 
-    /// The names that lead to an inode, and from where.
-    pub(super) fn names(&self, fid: Fid) -> (Fid, Vec<&Name>) {
+    /// The names that lead to an inode.
+    pub(super) fn way(&self, fid: Fid) -> Way<'_> {
         let mut names = Vec::new();
         let mut at = fid;
         // A damaged log can say anything.
-        while let Some((above, name)) = self.0.get(&at).filter(|_| names.len() < 1000) {
+        while let Some((above, name)) = self.known.get(&at).filter(|_| names.len() < 1000) {
             names.push(name);
             at = *above;
         }
         names.reverse();
-        (at, names)
+        match self.now.get(&at) {
+            _ if at.ino == Ino::ROOT => Way { from: None, names, named: Named::Log },
+            Some(Whereabouts::At(above)) => {
+                Way { from: None, names: above.iter().chain(names).collect(), named: Named::Server }
+            }
+            Some(Whereabouts::Gone) => Way { from: Some(at), names, named: Named::Gone },
+            Some(Whereabouts::NotFound) => Way { from: Some(at), names, named: Named::NotFound },
+            None => Way { from: Some(at), names, named: Named::NotAsked },
+        }
     }
 }
 
@@ -179,9 +214,10 @@ mod tests {
             write(7),
         ];
         let mut paths = Paths::default();
-        let shown: Vec<KeptRecord> =
-            (1..).zip(changes).map(|(lsn, change)| paths.show(&record(lsn, change))).collect();
-        let name = |number| place(fid(1), number).name.to_string();
+        let records: Vec<Record> = (1..).zip(changes).map(|(lsn, change)| record(lsn, change)).collect();
+        let shown: Vec<KeptRecord> = records.iter().map(|record| paths.show(record)).collect();
+        let name_of = |number| place(fid(1), number).name;
+        let name = |number| name_of(number).to_string();
         let said: Vec<(&str, &str)> =
             shown.iter().map(|record| (record.operation.as_str(), record.path.as_str())).collect();
         let (top, file, at) = (format!("/{}", name(0)), format!("/{}/{}", name(0), name(1)), name(3));
@@ -199,5 +235,19 @@ mod tests {
         );
         assert_eq!(shown[2].detail, "4 bytes at 7");
         assert_eq!(shown[3].detail, format!("to <inode 9>/{at}, leaving a whiteout"));
+        let named: Vec<Named> = shown.iter().map(|record| record.named).collect();
+        use Named::{Gone, Log, NotAsked, Server};
+        assert_eq!(named, [Log, Log, Log, NotAsked, NotAsked, Log]);
+
+        assert_eq!(Paths::unnamed(records.iter()), BTreeSet::from([fid(9)]));
+        let home = Whereabouts::At(vec![name_of(4), name_of(5)]);
+        let said = |place| {
+            let mut paths = Paths::with(HashMap::from([(fid(9), place)]));
+            let shown: Vec<KeptRecord> = records.iter().map(|record| paths.show(record)).collect();
+            (shown[4].path.clone(), shown[3].named, shown[4].named)
+        };
+        let of_now = format!("/{}/{}/{at}/{}", name(4), name(5), name(1));
+        assert_eq!(said(home), (of_now, Server, Server));
+        assert_eq!(said(Whereabouts::Gone), (after, Gone, Gone));
     }
 }

@@ -159,7 +159,8 @@ fn why_ended(restarted: Restarted, now: Monotonic, valid_until: Monotonic) -> St
              the server let others go ahead of it"
         )
     } else {
-        "the server ended it before its term was over, as it does when it gets no answer to a recall".to_owned()
+        "the server ended it before its term was over, as it does when it gets no answer to a recall"
+            .to_owned()
     };
     format!("the session has ended: {why}")
 }

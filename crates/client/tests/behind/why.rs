@@ -1,7 +1,7 @@
 //! What `soda lease why` says of an inode on this machine.
 
 use super::*;
-use soda_client::{ChangesView, Locks, LocksView, OwnLease, Told, Why};
+use soda_client::{ChangesView, Locks, LocksView, OWN_LOCKS_MAX, OwnLease, Told, Why};
 use soda_protocol::{Lock, LockFamily, LockMode, LockWait};
 use soda_types::{LockOwner, Mode, Scope};
 
@@ -76,6 +76,14 @@ async fn who_decides_about_locks_is_said() {
         seen(&a, &["f"]).locks == LocksView::Here
     })
     .await;
+    let view = seen(&a, &["f"]);
+    assert_eq!((view.own_locks, view.more_own_locks), (vec![lock], 0), "nobody else knows of it");
+    for number in 0..OWN_LOCKS_MAX as u64 {
+        let start = 100 + 2 * number;
+        a.lock_set(&file, Lock { start, end: start, ..lock }, LockWait::No).await.unwrap();
+    }
+    let view = seen(&a, &["f"]);
+    assert_eq!((view.own_locks.len(), view.more_own_locks), (OWN_LOCKS_MAX, 1));
     let asks = ClientConfig { locks: Locks::AtServer, ..cell.client_config() };
     let b = Client::connect(asks, Box::new(NoKernel)).await.unwrap();
     assert_eq!(seen(&b, &["f"]).locks, LocksView::ServerAlways);

@@ -2,7 +2,9 @@
 
 use crate::common::Cell;
 use bytes::{Bytes, BytesMut};
+use soda_client::recover::Names;
 use soda_protocol::*;
+use soda_types::Fid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -38,6 +40,14 @@ impl Tools {
             Answer::Admin(AdminAnswer::Stats(stats)) => {
                 stats.into_iter().find(|(known, _)| known == name).map_or(0, |(_, value)| value)
             }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Where inodes lie now.
+    pub(crate) async fn names(&mut self, of: Vec<Fid>) -> Names {
+        match self.ask(Call::Admin(AdminCall::Paths(of.clone()))).await {
+            Answer::Admin(AdminAnswer::Paths(places)) => of.into_iter().zip(places).collect(),
             other => panic!("{other:?}"),
         }
     }

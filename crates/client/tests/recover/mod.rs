@@ -4,6 +4,7 @@ mod again;
 mod damage;
 mod in_memory;
 mod lists;
+mod names;
 
 use crate::common::delayed::*;
 use crate::common::*;

@@ -94,6 +94,10 @@ impl Held {
         ends.into_iter().flatten().all(|((of, _), _)| *of == session)
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.by_owner.values().map(OwnLocks::len).sum()
+    }
+
     /// Number of locks that a session has.
     pub(super) fn count_of(&self, session: SessionId) -> usize {
         self.of_session(session).map(|(_, own)| own.len()).sum()

@@ -105,8 +105,16 @@ variants!(
     Note { RecallAcks, Release, RecallProgress, Closed, Cancel, InquiryAnswers, Backlog }
 );
 variants!(ROLES, role_name, Role { Control, Data, Admin });
-variants!(ADMIN_CALLS, admin_call_name, AdminCall { Status, Stats, Leases, Why, Busiest, Writers });
-variants!(ADMIN_ANSWERS, admin_answer_name, AdminAnswer { Status, Stats, Leases, Why, Busiest, Writers });
+variants!(
+    ADMIN_CALLS,
+    admin_call_name,
+    AdminCall { Status, Stats, Leases, Why, Busiest, Writers, Locks, Paths }
+);
+variants!(
+    ADMIN_ANSWERS,
+    admin_answer_name,
+    AdminAnswer { Status, Stats, Leases, Why, Busiest, Writers, Locks, Paths }
+);
 
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Message {
@@ -280,6 +288,8 @@ fn calls() -> Vec<Call> {
         Call::Admin(AdminCall::Why(ObjectRef::Fid(fid))),
         Call::Admin(AdminCall::Busiest { limit: 10 }),
         Call::Admin(AdminCall::Writers(vec![fid])),
+        Call::Admin(AdminCall::Locks { of: ObjectRef::Fid(fid), limit: 10 }),
+        Call::Admin(AdminCall::Paths(vec![fid])),
     ]
 }
 
@@ -518,7 +528,29 @@ fn admin_answers() -> Vec<AdminAnswer> {
             is_leased: true,
         }]),
         AdminAnswer::Writers(vec![1, u32::MAX]),
+        AdminAnswer::Locks(LocksInfo {
+            held: vec![lock_holder()],
+            more_held: u64::MAX,
+            waiting: vec![LockWaitInfo {
+                session: SessionId(5),
+                name: "other:/mnt".into(),
+                operation: "lockset".into(),
+                wants: lock(),
+                waited: second,
+                in_the_way: Some(lock_holder()),
+            }],
+            more_waiting: 1,
+        }),
+        AdminAnswer::Paths(vec![
+            Whereabouts::At(vec![Name::new(b"a").unwrap()]),
+            Whereabouts::Gone,
+            Whereabouts::NotFound,
+        ]),
     ]
+}
+
+fn lock_holder() -> LockHolder {
+    LockHolder { session: SessionId(4), name: "host:/mnt".into(), lock: lock() }
 }
 
 fn backlog() -> BacklogReport {

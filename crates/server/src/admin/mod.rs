@@ -1,5 +1,6 @@
-//! What tools ask: `soda status`, `soda stats`, `soda lease ls`, `soda lease why`; and the page for Prometheus.
+//! What tools ask: `soda status`, `soda stats`, `soda lease ls`, `soda lease why`, `soda recover`; and the page for Prometheus.
 
+mod locks;
 mod paths;
 
 use crate::call::ancestry::{ancestries, core_with_ancestries};
@@ -11,7 +12,7 @@ use crate::net::{Backlog, Connection, Outbox, ReadError};
 use crate::respond::{self, Leases};
 use crate::shared::Shared;
 use bytes::Bytes;
-use paths::paths_of;
+use paths::{paths_of, whereabouts};
 use soda_lease::table::{Access, HolderInfo, Intent, Policy, Usage};
 use soda_protocol::{
     AdminAnswer, AdminCall, Answer, BacklogReport, Call, DelegateInfo, Failure, Frame, FrameKind, HoleInfo,
@@ -78,6 +79,8 @@ fn answer(shared: &Shared, call: &AdminCall) -> Result<AdminAnswer, FsError> {
         AdminCall::Leases { of, limit } => shared.leases(of.as_ref(), *limit).map(AdminAnswer::Leases),
         AdminCall::Busiest { limit } => Ok(AdminAnswer::Busiest(shared.busiest(*limit))),
         AdminCall::Writers(of) => Ok(AdminAnswer::Writers(shared.writers(of))),
+        AdminCall::Locks { of, limit } => shared.locks(of, *limit).map(AdminAnswer::Locks),
+        AdminCall::Paths(of) => Ok(AdminAnswer::Paths(whereabouts(&shared.volume, of))),
         AdminCall::Why(object) => shared.why(object).map(|why| AdminAnswer::Why(Box::new(why))),
     }
 }
@@ -266,10 +269,7 @@ impl Shared {
         let path = paths_of(&self.volume, [fid]).remove(&fid);
         let mut core = self.core_that_knows(fid);
         let now = core.now;
-        let name_of = |session: SessionId| {
-            let entry = core.sessions.get(&session);
-            entry.map_or_else(|| "the server itself".to_owned(), |entry| entry.session.record.name.clone())
-        };
+        let name_of = |session| name_of(&core, session);
         let waiting = core.table.waiting(now, fid).into_iter().map(|wait| {
             let operation = core.waiting.get(&wait.op).map_or("unknown", |waiting| waiting.kind.name());
             WaitInfo {
@@ -367,6 +367,11 @@ fn backlog_of_all(core: &CoreGuard<'_>) -> BacklogReport {
             age: all.age.max(report.age.saturating_add(core.now.since(at))),
         }
     })
+}
+
+fn name_of(core: &CoreGuard<'_>, session: SessionId) -> String {
+    let entry = core.sessions.get(&session);
+    entry.map_or_else(|| "the server itself".to_owned(), |entry| entry.session.record.name.clone())
 }
 
 fn holes(core: &CoreGuard<'_>, fid: Fid) -> Vec<HoleInfo> {

@@ -1,11 +1,15 @@
 //! What this machine's mount does with an object: the lease that covers it, whether changes are delayed, who decides about its
 //! file locks.
 
+use super::locks::{delegate_text, with_article};
 use super::mode_text;
-use crate::units::{count, show_duration};
+use crate::units::count;
 use soda_client::{ChangesView, LocksView, OwnLease, Told, Why};
-use soda_protocol::WhyInfo;
-use soda_types::{Scope, SessionId};
+use soda_protocol::{DelegateInfo, WhyInfo};
+use soda_types::{Lock, Scope, SessionId};
+
+/// Most of this machine's locks that are listed.
+const OWN_LOCKS_SHOWN: usize = 10;
 
 /// What the server says of an object.
 #[derive(Clone, Copy, Debug)]
@@ -62,24 +66,40 @@ pub(super) fn covered_text(changes: &ChangesView, said: Said<'_>) -> String {
 
 /// Who decides about its file locks.
 pub(super) fn locks_text(changes: &ChangesView, said: Said<'_>) -> String {
-    let others = said.info().and_then(|info| info.lock_delegate.as_ref());
-    let others = others.filter(|delegate| changes.session != Some(delegate.session));
+    let delegate = said.info().and_then(|info| info.lock_delegate.as_ref());
+    let is_own = |delegate: &&DelegateInfo| changes.session == Some(delegate.session);
+    let (is_delegate, others) =
+        (delegate.is_some_and(|one| is_own(&one)), delegate.filter(|one| !is_own(one)));
     match (changes.locks, others) {
-        (_, Some(delegate)) => {
-            let asked = match delegate.recalled_for {
-                Some(time) => format!("; the server asked for that back {} ago", show_duration(time)),
-                None => ", until somebody else asks for one".into(),
-            };
-            format!("{} takes and releases its file locks without asking{asked}", delegate.name)
-        }
+        (_, Some(delegate)) => delegate_text(delegate),
         (LocksView::Here, None) => {
-            "this machine takes and releases its file locks without asking, until another one asks for one".into()
+            format!(
+                "this machine takes and releases its file locks without asking, until another one asks for one; {}",
+                own_locks_text(changes)
+            )
+        }
+        (LocksView::Server | LocksView::ServerAlways, None) if is_delegate => {
+            "this machine takes and releases its file locks without asking; which it has cannot be said, as nobody has looked \
+             this path up here lately"
+                .into()
         }
         (LocksView::Server, None) => {
             "the server is asked for its file locks; who asks first, with nobody else there, need not ask again".into()
         }
         (LocksView::ServerAlways, None) => "the server is asked for each file lock: locks=server, or no leases".into(),
     }
+}
+
+/// Those that this machine has on it.
+fn own_locks_text(changes: &ChangesView) -> String {
+    if changes.own_locks.is_empty() {
+        return "it has none now".into();
+    }
+    let one = |lock: &Lock| format!("\n        {} (process {})", with_article(lock), lock.pid);
+    let shown = &changes.own_locks[..changes.own_locks.len().min(OWN_LOCKS_SHOWN)];
+    let more = (changes.own_locks.len() - shown.len()) as u64 + changes.more_own_locks;
+    let more = if more > 0 { format!("\n        and {} more", count(more, "lock")) } else { String::new() };
+    format!("it has{}{more}", shown.iter().map(one).collect::<String>())
 }
 
 /// What this machine does with changes of it.
@@ -135,9 +155,10 @@ fn past_text(why: Why) -> &'static str {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::locks::tests::flock;
     use super::super::tests::{fid, lease, why};
     use super::*;
-    use soda_protocol::{DelegateInfo, HoleInfo, LeaseInfo};
+    use soda_protocol::{HoleInfo, LeaseInfo};
     use soda_types::{Grant, Mode};
     use std::time::Duration;
 
@@ -148,6 +169,8 @@ pub(super) mod tests {
             last_at_once: None,
             lease: None,
             locks: LocksView::Server,
+            own_locks: Vec::new(),
+            more_own_locks: 0,
             session: Some(SessionId(1)),
         }
     }
@@ -202,6 +225,13 @@ pub(super) mod tests {
             locks_text(&changes(), Said::That(&delegate(2, Some(Duration::from_secs(1))))),
             "two:/mnt takes and releases its file locks without asking; the server asked for that back 1.0 s ago"
         );
-        assert!(locks_text(&here, Said::That(&delegate(1, None))).starts_with("this machine"));
+        assert!(locks_text(&here, Said::That(&delegate(1, None))).ends_with("asks for one; it has none now"));
+        let unknown = locks_text(&changes(), Said::That(&delegate(1, None)));
+        assert!(unknown.contains("cannot be said"), "{unknown}");
+        let own_locks = (1..=12).map(flock).collect();
+        let text =
+            locks_text(&ChangesView { own_locks, more_own_locks: 3, ..here }, Said::That(&delegate(1, None)));
+        assert!(text.contains("; it has\n        an exclusive flock (process 1)\n"), "{text}");
+        assert!(text.ends_with("(process 10)\n        and 5 locks more"), "{text}");
     }
 }

@@ -461,13 +461,14 @@ impl DiskLog {
         if complete == OnDisk::No {
             tracing::error!(?dir, "the operation log on the local disk lacks its last records");
         }
-        let (dir, aside): (_, fn(PathBuf) -> Aside) = match files.place.keep(&Note::new(&self.keeper.name, why)) {
-            Ok(kept) => (kept, Aside::Kept),
-            Err(error) => {
-                tracing::error!(%error, "the operation log could not be put aside");
-                (dir, Aside::Left)
-            }
-        };
+        let (dir, aside): (_, fn(PathBuf) -> Aside) =
+            match files.place.keep(&Note::new(&self.keeper.name, why)) {
+                Ok(kept) => (kept, Aside::Kept),
+                Err(error) => {
+                    tracing::error!(%error, "the operation log could not be put aside");
+                    (dir, Aside::Left)
+                }
+            };
         lock(&self.given_up).kept = Some(dir.clone());
         Some(aside(dir))
     }
