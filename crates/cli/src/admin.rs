@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, Credentials, Failure, Frame, FrameHeader, FrameKind, HEADER_LEN,
     Hello, LeaseInfo, LocksInfo, ObjectRef, ObjectUse, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reply,
-    Request, Role, ServerStatus, WhyInfo,
+    Request, Role, ServerStatus, Whereabouts, WhyInfo,
 };
 use soda_types::Fid;
 use std::collections::{BTreeMap, BTreeSet};
