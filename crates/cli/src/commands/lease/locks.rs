@@ -195,7 +195,9 @@ policy  leases are given
         let waits = "two:/mnt (process 77 there) waits for a shared fcntl lock on all of it: 3.0 s so far.\n  one:/mnt decides \
                      about its file locks, and was asked 1.0 s ago to tell the server of them.\n";
         assert!(text.contains(waits), "{text}");
-        assert!(text.ends_with("\nlocks   one:/mnt takes and releases its file locks without asking; the server asked for that back 1.0 s ago\n"), "{text}");
+        let end = "\nlocks   one:/mnt takes and releases its file locks without asking; the server asked for that back 1.0 s \
+                   ago\n";
+        assert!(text.ends_with(end), "{text}");
         let alone = explained(WhyInfo { lock_delegate: delegate(None), ..why() }, None).text();
         assert!(
             alone.contains("\nNobody waits for it.\n")
