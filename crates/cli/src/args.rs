@@ -32,8 +32,8 @@ const RECOVER_HELP: &str =
 server. What a mount that was killed had not told, the next one with the same cache-dir tells by itself. \
 That must not be done when somebody else has meanwhile needed what it touches, when the server refuses a \
 change, or when the log is damaged: then it is kept for this command. A mount without a cache-dir, as long as it \
-lives, writes out what it loses in one of these ways, or at its end, to the same purpose. `ls` also lists logs that wait for such a mount. \
-They can be applied without it: what is left then is kept.
+lives, writes out what it loses in one of these ways, or at its end, to the same purpose. `ls` also lists logs that \
+wait for such a mount. They can be applied without it: what is left then is kept.
 
 `apply` makes the changes as any program would make them now. A file that somebody has changed since, and \
 a name that means something else, are left as they are and reported (exit code 1), with all changes that \

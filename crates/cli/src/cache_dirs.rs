@@ -1,5 +1,5 @@
-//! Where `soda recover` looks: cache directories that mounts of this user have used, and what has been lost of mounts without one.
-//! The former are a list in a file, as the mounts themselves may be gone.
+//! Where `soda recover` looks: cache directories that mounts of this user have used, and what has been lost of mounts without
+//! one. The former are a list in a file, as the mounts themselves may be gone.
 
 use crate::control::named_dir;
 use crate::user::is_machines_root;

@@ -155,7 +155,8 @@ impl Client {
     /// Tells the server what it has not heard of, gives everything back and says goodbye. The last takes two seconds at most;
     /// the first as long as the server goes on taking it, and half a minute from when it does not: because it is gone, has no
     /// room, or its disk fails. What it has not taken then stays in the log on the local disk, if there is one, for the
-    /// next client; else it is lost, and kept if [`ClientConfig::keep_lost_in`] says where. Afterwards every operation fails with EIO.
+    /// next client; else it is lost, and kept if [`ClientConfig::keep_lost_in`] says where. Afterwards every operation fails with
+    /// EIO.
     pub async fn shutdown(&self) -> Untold {
         self.shutdown_unless(std::future::pending()).await
     }

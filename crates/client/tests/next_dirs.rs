@@ -1,5 +1,5 @@
-//! Who goes through a tree has the directories that he is about to list come along with others. What came along is as good as what
-//! is asked for.
+//! Who goes through a tree has the directories that he is about to list come along with others. What came along is as good as
+//! what is asked for.
 
 use crate::common::delayed::{make, mkdir};
 use crate::common::*;

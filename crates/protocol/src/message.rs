@@ -145,7 +145,7 @@ pub enum Call {
         dir: Fid,
         after: Option<Name>,
         limit: u32,
-        /// Directories that are likely to be listed next, in that order ([`MAX_NEXT`] at most).
+        /// Directories that are likely to be listed next, in that order ([`MAX_NEXT`](crate::MAX_NEXT) at most).
         next: Vec<Fid>,
     },
     /// All names and values (small ones): what a client caches under the lease.

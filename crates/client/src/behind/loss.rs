@@ -294,8 +294,8 @@ impl Inner {
         self.report_loss(lost, why, Keep::Aside);
     }
 
-    /// Says what was lost, and keeps it for recovery. What was given up while its log on the local disk goes on is always put aside
-    /// by another thread: until then it is in that.
+    /// Says what was lost, and keeps it for recovery. What was given up while its log on the local disk goes on is always put
+    /// aside by another thread: until then it is in that.
     pub(crate) fn report_loss(self: &Arc<Inner>, lost: Lost, why: &str, keep: Keep) {
         if lost.records.is_empty() {
             if let Some(disk) = lost.disk {

@@ -181,8 +181,8 @@ impl Cell {
         self.network().heal(client);
     }
 
-    /// A command of the program under test on the machine of a client: it reaches the server as that does, and finds what that has
-    /// left for `soda recover`.
+    /// A command of the program under test on the machine of a client: it reaches the server as that does, and finds what that
+    /// has left for `soda recover`.
     pub fn soda_at(&self, client: usize) -> Command {
         let mut words =
             self.namespaces.as_ref().map(|namespaces| namespaces.enter_client(client)).unwrap_or_default();

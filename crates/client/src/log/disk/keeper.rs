@@ -25,8 +25,8 @@ impl Keeper {
         Keeper { dir: dir.to_owned(), name: name.to_owned(), header }
     }
 
-    /// Writes these records, in ascending order, into a kept log of their own; the disk has it when this returns. Blocks as long as
-    /// that takes. `found_at`: the version of an inode that the server had when a record was made, as far as that is known.
+    /// Writes these records, in ascending order, into a kept log of their own; the disk has it when this returns. Blocks as long
+    /// as that takes. `found_at`: the version of an inode that the server had when a record was made, as far as that is known.
     ///
     /// # Errors
     /// It cannot be written; then nothing is left of it.
@@ -126,7 +126,7 @@ mod tests {
         let records: Vec<Record> = (7..60).map(|lsn| write(lsn, 1 << 20)).collect();
         let found_at = |_, lsn: Lsn| (lsn < Lsn(9)).then_some(Version(lsn.0 * 10));
         let kept = keeper.keep(&records, found_at, "it is over").unwrap();
-        assert_eq!(place::kept(&dir).unwrap(), [kept.clone()]);
+        assert_eq!(place::kept(&dir).unwrap(), std::slice::from_ref(&kept));
         let note = Note::read(&kept);
         assert_eq!((note.client.as_str(), note.why.as_str()), ("host:/mnt", "it is over"));
         let found = segments::read(&kept).unwrap().unwrap();
