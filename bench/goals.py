@@ -81,6 +81,10 @@ GOALS = [
     Goal(
         "sequential write of 1 GiB with fsync, over the pass-through", "seq write", "passthrough", LEAST, 0.7
     ),
+    *(
+        Goal(f"... {kib} KiB at a time", f"seq write, {kib} KiB at a time", "passthrough", LEAST, 0.7)
+        for kib in (128, 64)
+    ),
     Goal("create+write+close by one thread, a second", "create", None, LEAST, 3000),
     Goal("... over the pass-through", "create", "passthrough", LEAST, 1.5),
     *(Goal(f"... over {peer}", "create", peer, LEAST, 15) for peer in ("juicefs", "gluster", "sshfs")),
@@ -114,6 +118,7 @@ GOALS = [
     Goal("two append in turns, over write=through", "append in turns", "soda-through", LEAST, 1.0),
     Goal("one reads what another writes, over write=through", "write here, read there", "soda-through", LEAST, 1.0),
     Goal("a read of one file beside a busy writer, ms", "read beside a busy writer", None, MOST, 20),
+    Goal("... over write=through", "read beside a busy writer", "soda-through", LEAST, 1.0),
     Goal(
         "a conflict in a tree with 10,000 changes untold, ms",
         "conflict in an untold tree",
@@ -122,6 +127,7 @@ GOALS = [
         20,
     ),
     Goal("... changes told for it", "changes told for a conflict", None, MOST, 20, Nature.COUNTED),
+    Goal("a conflict in a directory of 4,000 untold files, ms", "conflict in a wide untold directory", None, MOST, 20),
     Goal("a write that invalidates a reader, us", "recall", None, MOST, 1000),
     Goal("memory of the table per lease, bytes", "memory per lease", None, MOST, 200, Nature.COUNTED),
 ]

@@ -10,15 +10,15 @@ from phases.base import MIB, Counted, Kind, Measured, Phase, Sizes, now
 from targets import Failed, Target, run, shell
 
 
-def write_file(path: Path, mib: int) -> None:
-    """`mib` blocks of 1 MiB, each with its number in front; synced."""
+def write_file(path: Path, mib: int, piece: int = MIB) -> None:
+    """`mib` blocks of 1 MiB, each with its number in front, by calls for `piece` bytes; synced."""
     block = bytearray(os.urandom(MIB))
     fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
     for number in range(mib):
         struct.pack_into("<Q", block, 0, number)
         view = memoryview(block)
         while view:
-            view = view[os.write(fd, view) :]
+            view = view[os.write(fd, view[:piece]) :]
     os.fsync(fd)
     os.close(fd)
 
@@ -51,9 +51,10 @@ def megabytes(mib: int, seconds: float) -> float:
 
 
 class Sequential(Phase):
-    """1 GiB written in 1 MiB pieces with fsync in the end; read with everything cold."""
+    """1 GiB written in 1 MiB pieces with fsync in the end, and half of that in smaller ones; read with everything cold."""
 
     WRITE, READ = Kind("seq write", "MB/s"), Kind("seq read cold", "MB/s")
+    SMALLER = {kib: Kind(f"seq write, {kib} KiB at a time", "MB/s") for kib in (128, 64, 4)}
     tree = Kind("entries beside a large file", "stale")
     most_rounds = 3
 
@@ -63,10 +64,18 @@ class Sequential(Phase):
             start = now()
             write_file(path, sizes.sequential_mib)
             written = now() - start
+        smaller = {}
+        for kib, kind in self.SMALLER.items():
+            half = max(1, sizes.sequential_mib // 2)
+            start = now()
+            write_file(base / "smaller", half, kib << 10)
+            smaller[kind] = megabytes(half, now() - start)
+            (base / "smaller").unlink()
         self.make_cold(target)
         read = read_file(path, sizes.sequential_mib)
         return {
             self.WRITE: megabytes(sizes.sequential_mib, written),
+            **smaller,
             self.READ: megabytes(sizes.sequential_mib, read),
             **counted.per("MiB of seq write", sizes.sequential_mib),
         }

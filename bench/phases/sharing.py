@@ -136,12 +136,15 @@ class Conflict(Phase):
 class Untold(Phase):
     """A machine that has made a tree of which the server has not heard, thousands of changes, and another that reads a file
     deep in that tree, each time another one. Only what leads to the file has to be told for it. No more files than that this is
-    not taken for a walk through the whole tree, for which all of it is told."""
+    not taken for a walk through the whole tree, for which all of it is told. Then one in a directory of thousands of such files:
+    it is what another machine asks for, with all its names."""
 
     READ = Kind("conflict in an untold tree", "ms", better="lower")
     SLOWEST = Kind("the slowest of 20 in it", "ms", better="lower")
     TOLD = Kind("changes told for a conflict", "", better="lower")
     LEAST_UNTOLD = Kind("changes untold beside it, at least", "")
+    WIDE = Kind("conflict in a wide untold directory", "ms", better="lower")
+    TOLD_WIDE = Kind("changes told for that", "", better="lower")
     most_rounds = 3
 
     def applies(self, target: Target) -> bool:
@@ -187,6 +190,17 @@ class Untold(Phase):
         }
         if delays:
             figures.update({self.TOLD: statistics.median(told), self.LEAST_UNTOLD: min(untold)})
+        (held / "wide").mkdir()
+        files = max(1, sizes.untold * 2 // 5)
+        for file in range(files):
+            (held / f"wide/file{file}").write_bytes(content_of(file))
+        before, start = self.told(target, mount), now()
+        content = (there / f"wide/file{files // 2}").read_bytes()
+        figures[self.WIDE] = (now() - start) * 1e3
+        if content != content_of(files // 2):
+            raise Failed(f"{there}/wide/file{files // 2} is not as it was written")
+        if delays:
+            figures[self.TOLD_WIDE] = self.told(target, mount) - before
         return figures
 
     def untold(self, target: Soda, mount: Path) -> int:
