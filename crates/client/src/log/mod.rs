@@ -4,6 +4,7 @@
 
 pub(crate) mod disk;
 pub(crate) mod next;
+mod pace;
 pub(crate) mod streams;
 pub(crate) mod waiting;
 mod window;
@@ -12,6 +13,7 @@ use crate::config::{Fsync, WriteBehind, WritePolicy};
 use disk::DiskLog;
 use disk::keeper::Keeper;
 use next::{ServerRoom, UnderWay};
+use pace::Pace;
 use soda_oplog::reserve::{Most, Reserve, Room};
 use soda_oplog::{Change, DigestId, Fate, Log, Needed, Record};
 use soda_protocol::Lsn;
@@ -54,17 +56,9 @@ pub(crate) struct Behind {
     /// The server did not take a digest: nothing is sent before that.
     pub(crate) stalled_until: Monotonic,
     pub(crate) room: ServerRoom,
-    /// When the last digest was sent that nobody had asked for, and before when the next one is not.
-    unasked_at: Monotonic,
-    quiet_until: Monotonic,
-    /// When the last digest was sent that somebody had asked for.
-    wanted_at: Monotonic,
-    /// When somebody last waited for little of what the server is told, or another machine for any of it.
-    hurried_at: Option<Monotonic>,
+    pace: Pace,
     /// Digests that the server has applied.
     applied: u64,
-    /// Whether the last digest was for who waits for inodes.
-    was_wanted: bool,
     /// The record that a digest is refused for, while its answer is worked on.
     pub(crate) refused: Option<Lsn>,
     /// The server has lost something up to this record: until it has been told that again it is told nothing else.
@@ -107,12 +101,8 @@ impl Behind {
             last_at: Timestamp::new(0, 0),
             stalled_until: Monotonic::ZERO,
             room: ServerRoom::default(),
-            unasked_at: Monotonic::ZERO,
-            quiet_until: Monotonic::ZERO,
-            wanted_at: Monotonic::ZERO,
-            hurried_at: None,
+            pace: Pace::default(),
             applied: 0,
-            was_wanted: false,
             refused: None,
             restoring: None,
             losses: 0,
@@ -135,9 +125,9 @@ impl Behind {
         let may = self.may_send_from()?;
         let oldest = self.log.oldest_pending()?;
         let due = if self.is_long(behind.digest_bytes) || self.room != ServerRoom::Enough {
-            self.quiet_until
+            self.pace.quiet_until()
         } else {
-            (oldest + behind.max_age).max(self.quiet_until)
+            (oldest + behind.max_age).max(self.pace.quiet_until())
         };
         let due = self.waiting.due_at().map_or(due, |asked| asked.min(due));
         Some(due.max(self.stalled_until).max(may))

@@ -7,7 +7,6 @@ use soda_oplog::segments::Entry;
 use soda_oplog::{Digest, DigestId, DigestLimits};
 use soda_protocol::{DigestSlots, Lsn};
 use soda_types::{Fid, Monotonic, Sequence};
-use std::time::Duration;
 
 /// Bytes of data that fill a digest: the largest write that is logged.
 const FULL: u64 = 1 << 20;
@@ -19,12 +18,6 @@ pub(crate) const LIMITS: DigestLimits = DigestLimits { records: 1000, bytes: WIT
 const UNASKED: DigestLimits = DigestLimits { records: 500, bytes: WITH_RECORDS };
 /// The same while others are asking. Smaller ones cost more each.
 const UNASKED_AMONG_OTHERS: DigestLimits = DigestLimits { records: 128, bytes: 256 << 10 };
-/// So long after somebody asked others are expected to.
-const ASKED_LATELY: Duration = Duration::from_secs(2);
-/// Who has asked for something asks for more: for so long nothing else is sent that he would have to wait for...
-const QUIET: Duration = Duration::from_millis(2);
-/// ... but not if nothing else has been sent for so long.
-const LONGEST_QUIET: Duration = Duration::from_millis(20);
 
 /// A digest without an answer.
 #[derive(Debug, Default)]
@@ -100,7 +93,7 @@ impl Behind {
         }
         // Beside the server, too, it finds the next MiB there when it has carried out one.
         let streams = open < self.window.size_of_stream() as u64 && is_much && last.filled == Filled::Full;
-        streams.then(|| self.hurried_at.map_or(Monotonic::ZERO, |hurried| hurried + ASKED_LATELY))
+        streams.then(|| self.pace.one_more_from())
     }
 
     /// How full a digest is.
@@ -127,13 +120,12 @@ impl Behind {
         let (digest, chosen) = match self.log.take_wanted(due, &mut others, LIMITS) {
             Some(digest) => (digest, Chosen::Wanted),
             None => {
-                let among_others = now.since(self.wanted_at) < ASKED_LATELY;
-                let limits = if among_others { UNASKED_AMONG_OTHERS } else { UNASKED };
+                let limits = if self.pace.is_among_others(now) { UNASKED_AMONG_OTHERS } else { UNASKED };
                 (self.log.take(limits)?, Chosen::InOrder)
             }
         };
         self.waiting.note_sent(&self.log, digest.id, chosen);
-        self.was_wanted = chosen == Chosen::Wanted;
+        self.pace.note_chosen(chosen);
         Some((digest, chosen))
     }
 
@@ -142,32 +134,21 @@ impl Behind {
     fn owes_order(&self, now: Monotonic) -> bool {
         let WritePolicy::Behind(behind) = &self.policy else { return false };
         let is_old = self.log.oldest_pending().is_some_and(|oldest| oldest + behind.max_age <= now);
-        self.was_wanted && (is_old || self.waiting.has_overtaken_all(&self.log))
+        self.pace.was_wanted() && (is_old || self.waiting.has_overtaken_all(&self.log))
     }
 
     /// A digest is about to be sent.
     pub(crate) fn note_chosen(&mut self, now: Monotonic, chosen: Chosen, filled: Filled) {
-        match chosen {
-            Chosen::InOrder => self.unasked_at = now,
-            Chosen::Wanted => {
-                self.wanted_at = now;
-                if filled == Filled::InPart {
-                    self.hurry(now);
-                }
-            }
-            Chosen::Freeing => {}
-        }
+        self.pace.note_sent(now, chosen, filled);
     }
 
     /// Somebody waits who is not to wait for more than one digest of others.
     pub(crate) fn hurry(&mut self, now: Monotonic) {
-        self.hurried_at = Some(now);
+        self.pace.hurry(now);
     }
 
     pub(crate) fn handle_applied(&mut self, now: Monotonic, under_way: &UnderWay) {
-        if under_way.chosen == Chosen::Wanted && now.since(self.unasked_at) < LONGEST_QUIET {
-            self.quiet_until = now + QUIET;
-        }
+        self.pace.note_applied(now, under_way.chosen);
         self.reserve.note_used(self.log.space_of(under_way.id));
         self.log.handle_applied(under_way.id);
         self.applied += 1;
