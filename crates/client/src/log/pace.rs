@@ -1,5 +1,5 @@
-//! How soon the next digest goes, and beside how many: the server carries out a session's digests one at a time, and whoever waits
-//! for another one, on this machine or on others, waits for the end of those before it.
+//! How soon the next digest goes, and beside how many: the server carries out a session's digests one at a time, and whoever
+//! waits for another one, on this machine or on others, waits for the end of those before it.
 
 use super::next::{Chosen, Filled};
 use soda_types::Monotonic;
