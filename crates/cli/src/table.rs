@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Columns of text, the first left-aligned, figures right-aligned.
+/// Columns of text, left-aligned; those with a name and nothing but figures right-aligned.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -31,6 +31,11 @@ fn is_figure(cell: &str) -> bool {
     cell.starts_with(|c: char| c.is_ascii_digit()) && !cell.contains([':', '/'])
 }
 
+/// Stands for no figure.
+fn is_none(cell: &str) -> bool {
+    ["", "-"].contains(&cell)
+}
+
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -42,11 +47,16 @@ impl fmt::Display for Table {
                 .max()
                 .unwrap_or(0)
         };
-        let widths: Vec<_> = (0..columns).map(width).collect();
+        let has_figures = |column: usize| {
+            let mut cells = self.rows.iter().skip(1).filter_map(|row| row.get(column));
+            let is_named = self.rows.first().is_some_and(|head| column < head.len());
+            is_named && cells.all(|cell| is_figure(cell) || is_none(cell))
+        };
+        let columns: Vec<_> = (0..columns).map(|column| (width(column), has_figures(column))).collect();
         for row in &self.rows {
             let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                match is_figure(cell) {
+            for (cell, (width, has_figures)) in row.iter().zip(&columns) {
+                match *has_figures && is_figure(cell) {
                     true => line.push_str(&format!("{cell:>width$}  ")),
                     false => line.push_str(&format!("{cell:<width$}  ")),
                 }
@@ -67,6 +77,17 @@ mod tests {
         table.row(["a".into(), "5".into()]);
         table.row(["longer".into(), "12345".into()]);
         assert_eq!(table.to_string(), "NAME    COUNT\na           5\nlonger  12345\n");
+    }
+
+    #[test]
+    fn what_only_begins_with_a_figure_is_text() {
+        let mut table = Table::new(["lock", "bytes"]);
+        table.row(["a".into(), "all of it".into(), "4 bytes".into()]);
+        table.row(["b".into(), "0-9".into(), "12 bytes at 0".into()]);
+        assert_eq!(
+            table.to_string(),
+            "LOCK  BYTES\na     all of it  4 bytes\nb     0-9        12 bytes at 0\n"
+        );
     }
 
     #[test]

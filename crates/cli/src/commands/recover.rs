@@ -379,7 +379,7 @@ LOG  STATE  FOR    VOLUME            MOUNT      CHANGES  SIZE
 CHANGE  OPERATION  PATH  WHY NOT
      3  write      /d/f  it is gone
      4  write      /d/f  rests on one that was not applied
-     5  write      /d/f  Perm (not the owner)
+     5  write      /d/f  EPERM (not the owner)
 ";
         assert_eq!(report_text(&report, &Asked::default()), expected);
         let left = |log: &KeptLog, report: &[Applied]| left_text(log, report).unwrap_or_default();

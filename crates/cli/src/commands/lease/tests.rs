@@ -175,8 +175,8 @@ fn who_waits_for_whom_and_for_how_long() {
 one:/mnt waits to write: 1.5 s so far, at most 11.0 s more.
   To change it, nobody else may have it cached.
   two:/mnt was asked 1.5 s ago to give its read lease up, and has not answered.
-If it is gone: 2.2 s more.
-If it is there and does not answer: at most 11.0 s more.
+    If it is gone: 2.2 s more.
+    If it is there and does not answer: at most 11.0 s more.
 
 HOLDER    LEASE  HELD FOR  RECALL               SESSION
 two:/mnt  read      1m01s  no answer for 1.5 s  s2
