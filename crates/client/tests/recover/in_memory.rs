@@ -74,6 +74,7 @@ async fn a_client_without_a_log_on_a_disk_that_is_fenced_alive_keeps_what_it_los
     let shown: Vec<(String, String)> =
         log.show().unwrap().into_iter().map(|record| (record.operation, record.detail)).collect();
     assert!(shown.contains(&("write".to_owned(), "6 bytes at 0".to_owned())), "{shown:?}");
+    assert_eq!(a.sync_all().await.unwrap_err().errno, Errno::Io, "of the others, too");
     // The next session goes on beside it.
     warm_up(&a, cell.addr).await;
     make(&a, a.root(), "later", "on").await;
@@ -160,7 +161,7 @@ async fn what_cannot_be_kept_is_gone_and_said_to_be_lost() {
 /// What a client loses at its end, and has just lost, is kept when it has ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_client_without_its_server_keeps_what_it_loses() {
-    let CutOff { a, b, proxy, state, .. } = cut_off(Path::to_owned).await;
+    let CutOff { cell: _cell, a, b, proxy, state, .. } = cut_off(Path::to_owned).await;
     let lost = a.shutdown_unless(std::future::ready(())).await.lost;
     proxy.set(Weather::Fine);
     let [log] = &recover::list(state.path()).unwrap()[..] else { panic!() };
