@@ -198,7 +198,7 @@ impl Client {
     }
 
     /// How changes of what a path means reach the server. Only the caches are asked: of what they do not know nothing can
-    /// be done later. Without the server it is what the path meant when the server was there.
+    /// be done later. Once the session's lease has run out it is what the path meant before.
     pub fn changes_of(&self, path: &[Name]) -> ChangesView {
         let known = self.cached_path(path);
         let (state, now) = self.inner.locked();
@@ -221,9 +221,9 @@ impl Client {
     }
 
     fn cached_path(&self, path: &[Name]) -> Option<Fid> {
-        let is_connected = *self.inner.phase.borrow() == Phase::Connected;
         let (mut state, now) = self.inner.locked();
-        let mut meaning = |dir, name| match is_connected {
+        let is_covered = state.holder.session_valid_until() > now;
+        let mut meaning = |dir, name| match is_covered {
             true => state.peek_name(now, dir, name),
             false => state.last_known_name(dir, name),
         };

@@ -412,6 +412,7 @@ fn is_mount_daemon(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::tests::mount_status;
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -431,7 +432,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_gone_is_not_told_nothing() {
-        let mut daemon = crate::control::tests::mount_status();
+        let mut daemon = mount_status();
         daemon.options = "hard,write=behind".into();
         assert!(may_have_to_tell(&daemon), "what is told may not be durable");
         daemon.session.standing = soda_client::ClientStanding::Disconnected;
