@@ -19,6 +19,10 @@ use std::time::Duration;
 
 /// Smaller writes, in bytes, are logged however much waits.
 pub(crate) const SMALL: usize = 128 << 10;
+/// Up to this size, in bytes, they are, too, where they may be all of a small file...
+const MIDDLE: u64 = 256 << 10;
+/// ... which they are not from here on.
+const LONG: u64 = 1 << 20;
 /// Of the bytes that may wait, the part beyond which a stream goes through.
 const PART: u64 = 4;
 /// A file to which nothing large was written for so long is no stream any more.
@@ -84,7 +88,7 @@ impl Behind {
             return false;
         }
         let len = range.end.saturating_sub(range.start);
-        if len <= SMALL as u64 {
+        if len <= SMALL as u64 || (len <= MIDDLE && range.start < LONG) {
             return self.streams.is_rest(now, fid, range);
         }
         let untold = self.log.pending_data() + self.log.under_way_told();
@@ -172,6 +176,15 @@ mod tests {
         assert!(!rest(&mut behind, at(9), 1, 0) && !rest(&mut behind, at(9), 1, 10 * MIB), "elsewhere first");
         assert!(write(&mut behind, at(10), 1, 10 * MIB));
         assert!(!rest(&mut behind, at(1010), 1, 11 * MIB), "it has paused");
+    }
+
+    #[test]
+    fn small_files_are_no_streams() {
+        let mut behind = behind(WriteBehind { max_bytes: 0, ..WriteBehind::default() });
+        let mut streams = |ino, from: u64, len| behind.streams_past(at(0), fid(ino), &(from..from + len));
+        assert!(!streams(1, 0, MIDDLE) && !streams(1, MIDDLE, MIDDLE));
+        assert!(streams(1, LONG, MIDDLE) && streams(2, 0, MIDDLE + 1));
+        assert!(!streams(3, LONG, SMALL as u64));
     }
 
     #[test]

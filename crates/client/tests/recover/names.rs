@@ -14,7 +14,7 @@ async fn what_the_log_does_not_name_is_named_by_the_server() {
     let Kept { cell, cache: _cache, other, log } = fenced().await;
     let mut tools = Tools::of(&cell).await;
     let without = log.show().unwrap();
-    let [(path, named)] = &seen(&without, "write")[1..] else { panic!("{without:#?}") };
+    let [(path, named), ..] = &seen(&without, "write")[1..] else { panic!("{without:#?}") };
     assert!(path.starts_with("<inode ") && *named == Named::NotAsked, "{path}");
 
     // It is where it is now, not where it was.
@@ -49,7 +49,7 @@ async fn what_is_gone_is_said_to_be_gone() {
     other.sync_all().await.unwrap();
     let names = Tools::of(&cell).await.names(log.unnamed().unwrap()).await;
     let shown = log.named(&names).show().unwrap();
-    let [(path, named)] = &seen(&shown, "write")[1..] else { panic!("{shown:#?}") };
+    let [(path, named), ..] = &seen(&shown, "write")[1..] else { panic!("{shown:#?}") };
     assert!(path.starts_with("<inode ") && *named == Named::Gone, "{path} {named:?}");
     assert_eq!(seen(&shown, "setattr"), [("/mode".to_owned(), Named::Server)]);
 }
