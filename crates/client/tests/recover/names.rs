@@ -39,7 +39,7 @@ async fn what_the_log_does_not_name_is_named_by_the_server() {
     let report = log.named(&names).apply(&other, |_| ()).await.unwrap();
     let conflicts = report.iter().filter(|applied| matches!(applied.outcome, Outcome::Conflict(_)));
     let paths: Vec<&str> = conflicts.map(|applied| applied.record.path.as_str()).collect();
-    assert!(!paths.is_empty() && paths.iter().all(|path| *path == "/old"), "{paths:?}");
+    assert_eq!(paths, ["/old", "/sub/there"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
