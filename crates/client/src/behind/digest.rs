@@ -53,7 +53,7 @@ impl State {
         let after = behind.digest_under_way();
         let (digest, chosen) = behind.choose(now)?;
         let filled = behind.filled(&digest);
-        behind.note_chosen(now, chosen, filled);
+        behind.note_sent(now, chosen, filled);
         if let Some(disk) = &behind.disk {
             disk.push_sent(digest.id, after, digest.lsns.clone());
         }

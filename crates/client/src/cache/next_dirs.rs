@@ -31,6 +31,8 @@ const MOST_WAITING: usize = 1 << 13;
 #[derive(Debug, Default)]
 pub(crate) struct NextDirs {
     waiting: VecDeque<Fid>,
+    /// The same: each is in it once, however often what it is in is listed.
+    is_waiting: FxHashSet<Fid>,
     /// They came along with others, and nobody has asked for them yet.
     ahead: FxHashSet<Fid>,
     credit: u32,
@@ -39,18 +41,27 @@ pub(crate) struct NextDirs {
 impl NextDirs {
     /// Somebody lists a directory.
     fn note_listed(&mut self, dir: Fid) {
-        let waited = self.waiting.iter().position(|waiting| *waiting == dir);
-        let foreseen = self.ahead.remove(&dir) || waited.is_some();
-        waited.map(|at| self.waiting.remove(at));
-        if foreseen {
+        let waited = self.is_waiting.remove(&dir);
+        if waited && let Some(at) = self.waiting.iter().position(|waiting| *waiting == dir) {
+            self.waiting.remove(at);
+        }
+        if self.ahead.remove(&dir) || waited {
             self.credit = MOST_CREDIT.min(self.credit + CREDIT);
         }
     }
 
     /// His listing has these directories in it.
     fn note_found(&mut self, found: impl DoubleEndedIterator<Item = Fid>) {
-        found.rev().for_each(|dir| self.waiting.push_front(dir));
-        self.waiting.truncate(MOST_WAITING);
+        for dir in found.rev() {
+            if !self.ahead.contains(&dir) && self.is_waiting.insert(dir) {
+                self.waiting.push_front(dir);
+            }
+        }
+        while self.waiting.len() > MOST_WAITING
+            && let Some(last) = self.waiting.pop_back()
+        {
+            self.is_waiting.remove(&last);
+        }
     }
 
     /// What comes along with the listing that is asked for now. `entries`: how many names a directory has; `None`: it is not
@@ -62,9 +73,11 @@ impl NextDirs {
         while chosen.len() < most
             && let Some(dir) = self.waiting.pop_front()
         {
+            self.is_waiting.remove(&dir);
             let Some(entries) = entries(dir) else { continue };
             let Some(left) = room.checked_sub(entries) else {
                 self.waiting.push_front(dir);
+                self.is_waiting.insert(dir);
                 break;
             };
             room = left;
@@ -199,6 +212,15 @@ mod tests {
     }
 
     #[test]
+    fn who_lists_the_same_again_and_again_has_nothing_come_twice() {
+        let mut next = NextDirs { credit: MOST_CREDIT, ..NextDirs::default() };
+        (0..100).for_each(|_| next.note_found(fids(1..6).into_iter()));
+        assert_eq!(next.choose(|dir| (dir != fid(4)).then_some(1)), [fid(1), fid(2), fid(3), fid(5)]);
+        next.note_found(fids(1..6).into_iter());
+        assert_eq!(next.choose(|_| Some(1)), [fid(4)], "the others are on their way");
+    }
+
+    #[test]
     fn what_is_remembered_is_bounded() {
         let mut next = NextDirs::default();
         for round in 0..100 {
@@ -207,5 +229,6 @@ mod tests {
             next.choose(|_| Some(0));
         }
         assert!(next.waiting.len() <= MOST_WAITING && next.ahead.len() <= MOST_WAITING);
+        assert_eq!(next.waiting.len(), next.is_waiting.len());
     }
 }

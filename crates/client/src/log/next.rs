@@ -138,7 +138,7 @@ impl Behind {
     }
 
     /// A digest is about to be sent.
-    pub(crate) fn note_chosen(&mut self, now: Monotonic, chosen: Chosen, filled: Filled) {
+    pub(crate) fn note_sent(&mut self, now: Monotonic, chosen: Chosen, filled: Filled) {
         self.pace.note_sent(now, chosen, filled);
     }
 

@@ -390,7 +390,7 @@ fn stream_on(behind: &mut Behind, now: Monotonic, block: u64) -> DigestId {
     write_a_mib(behind, block);
     let (digest, chosen) = behind.choose(now).unwrap();
     let filled = behind.filled(&digest);
-    behind.note_chosen(now, chosen, filled);
+    behind.note_sent(now, chosen, filled);
     behind.under_way.push_back(UnderWay { id: digest.id, chosen, filled, ..UnderWay::default() });
     behind.unanswered.insert(digest.id);
     digest.id

@@ -264,8 +264,6 @@ impl Client {
             let after = listing.after.clone();
             let page =
                 self.inner.ask_page(known, open.dir, after, listing.began, For::AReader).result().await?;
-            let found = page.entries.iter().map(|listed| (listed.fid, listed.kind));
-            self.inner.locked().0.note_found(found);
             listing.take_in(page);
             listing.forget_before(from);
         }
@@ -410,6 +408,9 @@ impl Inner {
             let (state, now) = (&mut *arrived.state, arrived.now);
             let pages = if first { Pages::First } else { Pages::After(began) };
             let began = state.enter_page(now, ticket, dir, &page, pages);
+            if whom == For::AReader {
+                state.note_found(page.entries.iter().map(|(_, node)| (node.fid, node.attr.kind)));
+            }
             arrived.inner.stats.directories_ahead.add(next.len() as u64);
             for (dir, page) in &next {
                 state.enter_page(now, ticket, *dir, page, Pages::First);
