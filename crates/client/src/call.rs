@@ -12,7 +12,7 @@ use crate::connection::{Route, SlotGuard};
 use crate::inner::{Arrived, Completion, Inner, Pending};
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
-use soda_protocol::{Answer, Call, LockWait};
+use soda_protocol::{Answer, Call, Data, LockWait};
 use soda_types::{Errno, Fid, FsError, FsResult};
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -55,7 +55,7 @@ where
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) call: Call,
-    pub(crate) payload: Bytes,
+    pub(crate) payload: Data,
     pub(crate) route: Route,
     pub(crate) slot: Option<SlotGuard>,
     pub(crate) ticket: Ticket,
@@ -79,7 +79,7 @@ impl Order {
     pub(crate) fn question(call: Call, ticket: Ticket) -> Order {
         Order {
             call,
-            payload: Bytes::new(),
+            payload: Data::new(),
             route: Route::Control,
             slot: None,
             ticket,

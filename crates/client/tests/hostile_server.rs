@@ -43,7 +43,7 @@ async fn request(stream: &mut TcpStream) -> Option<(u64, Option<Request>)> {
 async fn send(stream: &mut TcpStream, frame: &Frame) -> Option<()> {
     let mut bytes = BytesMut::new();
     frame.encode_head(&mut bytes);
-    bytes.extend_from_slice(&frame.payload);
+    bytes.extend_from_slice(&frame.payload.to_bytes());
     stream.write_all(&bytes).await.ok()
 }
 

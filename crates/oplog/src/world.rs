@@ -199,7 +199,7 @@ impl Tree {
                 let (start, end) = (*offset as usize, *offset as usize + data.len());
                 let size = inode.data.len().max(end);
                 inode.data.resize(size, 0);
-                inode.data[start..end].copy_from_slice(data);
+                inode.data[start..end].copy_from_slice(&data.to_bytes());
                 (inode.mtime, inode.ctime) = (at, at);
                 if *kill_suid_sgid {
                     inode.perm &= !mode::SET_UID;
@@ -427,7 +427,7 @@ impl Author {
                 self.add(Change::Allocate { fid: file?, offset, len, how });
             }
             _ => {
-                let data = Bytes::from(vec![d; usize::from(d % 6) + 1]);
+                let data = vec![d; usize::from(d % 6) + 1].into();
                 let (fid, offset) = (file?, u64::from(b % 6));
                 self.add(Change::Write { fid, offset, data, kill_suid_sgid: a % 2 == 0 });
             }

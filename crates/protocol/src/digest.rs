@@ -1,7 +1,9 @@
 //! Digests: what a client did under its write leases, told to the server afterwards. Each change with everything it needs to be
 //! made there with the same outcome.
 
+use crate::Data;
 use crate::change::{Allocate, NewNode, OpId, SetXattr};
+use crate::frame::{FrameError, MAX_PAYLOAD};
 use crate::session::SessionWelcome;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -83,6 +85,51 @@ pub struct Record {
     pub change: Change,
 }
 
+/// Data of so many bytes is not copied into the message of a digest.
+const BESIDE_IT: usize = 16 << 10;
+
+/// A digest as it travels: data of longer writes is taken out of its records, and goes beside them as the frame's payload.
+/// Returns how many bytes of that each write has ([`crate::Call::Digest`]), and the payload.
+pub fn split_data(records: &mut [Record]) -> (Vec<u32>, Data) {
+    let (mut lens, mut payload) = (Vec::new(), Data::new());
+    for data in writes(records) {
+        let fits = data.len() >= BESIDE_IT && payload.len() + data.len() <= MAX_PAYLOAD as usize;
+        let taken = if fits { std::mem::take(data) } else { Data::new() };
+        lens.push(taken.len() as u32);
+        payload.append(taken);
+    }
+    lens.truncate(lens.iter().rposition(|len| *len > 0).map_or(0, |last| last + 1));
+    (lens, payload)
+}
+
+/// The reverse of [`split_data`]. The records share the memory of the payload.
+///
+/// # Errors
+/// [`FrameError::Body`]: the two do not belong together.
+pub fn join_data(records: &mut [Record], lens: &[u32], mut payload: Bytes) -> Result<(), FrameError> {
+    let wrong = || FrameError::Body("a digest's data does not fit its writes".to_owned());
+    let mut writes = writes(records);
+    for len in lens.iter().map(|len| *len as usize) {
+        let data = writes.next().ok_or_else(wrong)?;
+        if len == 0 {
+            continue;
+        }
+        if !data.is_empty() || len > payload.len() {
+            return Err(wrong());
+        }
+        *data = payload.split_to(len).into();
+    }
+    if payload.is_empty() { Ok(()) } else { Err(wrong()) }
+}
+
+/// What the writes among them write.
+fn writes(records: &mut [Record]) -> impl Iterator<Item = &mut Data> {
+    records.iter_mut().filter_map(|record| match &mut record.change {
+        Change::Write { data, .. } => Some(data),
+        _ => None,
+    })
+}
+
 /// A name in a directory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Place {
@@ -146,7 +193,7 @@ pub enum Change {
     Write {
         fid: Fid,
         offset: u64,
-        data: Bytes,
+        data: Data,
         kill_suid_sgid: bool,
     },
     Allocate {
@@ -381,6 +428,51 @@ mod tests {
 
     fn rename(from: Place, to: Place, what: Moved) -> Change {
         Change::Rename { from, to, moved: fid(9), what, replaced: None }
+    }
+
+    fn write(len: usize) -> Record {
+        let data = vec![len as u8; len].into();
+        let change = Change::Write { fid: fid(1), offset: 0, data, kill_suid_sgid: false };
+        Record { lsn: Lsn(1), at: Timestamp::new(1, 0), change }
+    }
+
+    #[test]
+    fn long_data_goes_beside_the_records_and_comes_back() {
+        const MIB: usize = 1 << 20;
+        let other = Record { change: Change::Release { fid: fid(2) }, ..write(0) };
+        let all = [
+            write(5),
+            write(BESIDE_IT),
+            other,
+            write(MIB),
+            write(MIB),
+            write(BESIDE_IT - 1),
+            write(BESIDE_IT),
+        ];
+        let mut records = all.to_vec();
+        let (lens, payload) = split_data(&mut records);
+        assert_eq!(
+            lens,
+            [0, BESIDE_IT, MIB, 0, 0, BESIDE_IT].map(|len| len as u32),
+            "no more than a frame has room for"
+        );
+        assert_eq!(payload.len(), MIB + 2 * BESIDE_IT);
+        join_data(&mut records, &lens, payload.to_bytes()).unwrap();
+        assert_eq!(records, all);
+        let (lens, payload) = split_data(&mut records[..1]);
+        assert!(lens.is_empty() && payload.is_empty(), "{lens:?}");
+    }
+
+    #[test]
+    fn data_that_is_not_of_these_records_is_refused() {
+        let empty = || [write(0), write(0)];
+        let joined =
+            |mut records: [Record; 2], lens: &[u32]| join_data(&mut records, lens, vec![1; 10].into());
+        assert_eq!(joined(empty(), &[4, 6]), Ok(()));
+        for lens in [&[4, 5][..], &[4, 7], &[4], &[], &[4, 0, 6], &[4, 6, 0], &[u32::MAX, 11]] {
+            assert!(joined(empty(), lens).is_err(), "{lens:?}");
+        }
+        assert!(joined([write(0), write(1)], &[4, 6]).is_err(), "it has data already");
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! ```
 //! TCP's own sum is 16 bits wide and misses what a faulty switch or driver does; file data deserves better.
 
+use crate::Data;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -125,7 +126,7 @@ impl FrameHeader {
         if crc32c::crc32c(&rest) != self.payload_crc {
             return Err(FrameError::Checksum("file data"));
         }
-        Ok(Frame { kind: self.kind, tag: self.tag, body, payload: rest })
+        Ok(Frame { kind: self.kind, tag: self.tag, body, payload: rest.into() })
     }
 }
 
@@ -135,7 +136,8 @@ pub struct Frame {
     pub kind: FrameKind,
     pub tag: u64,
     pub body: Bytes,
-    pub payload: Bytes,
+    /// In one piece, if it was received.
+    pub payload: Data,
 }
 
 impl Frame {
@@ -145,8 +147,9 @@ impl Frame {
         kind: FrameKind,
         tag: u64,
         message: &M,
-        payload: Bytes,
+        payload: impl Into<Data>,
     ) -> Result<Frame, FrameError> {
+        let payload = payload.into();
         let body = postcard::to_stdvec(message).map_err(|error| FrameError::Body(error.to_string()))?;
         let len = u32::try_from(body.len()).unwrap_or(u32::MAX);
         if len > MAX_BODY {
@@ -167,7 +170,9 @@ impl Frame {
         head[4..8].copy_from_slice(&(self.body.len() as u32).to_le_bytes());
         head[8..12].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
         head[12..20].copy_from_slice(&self.tag.to_le_bytes());
-        head[20..24].copy_from_slice(&crc32c::crc32c(&self.payload).to_le_bytes());
+        let payload_crc =
+            self.payload.pieces().iter().fold(0, |crc, piece| crc32c::crc32c_append(crc, piece));
+        head[20..24].copy_from_slice(&payload_crc.to_le_bytes());
         let crc = crc32c::crc32c_append(crc32c::crc32c(&head[..24]), &self.body);
         head[24..28].copy_from_slice(&crc.to_le_bytes());
         out.put_slice(&head);
@@ -194,7 +199,7 @@ mod tests {
     fn bytes_of(frame: &Frame) -> Vec<u8> {
         let mut out = BytesMut::new();
         frame.encode_head(&mut out);
-        out.extend_from_slice(&frame.payload);
+        out.extend_from_slice(&frame.payload.to_bytes());
         out.to_vec()
     }
 

@@ -1,14 +1,15 @@
 //! The wire between a client and a server: frames over a byte stream, messages inside. `docs/PROTOCOL.md` tells the story.
 //!
-//! [`frame`] is the envelope (lengths, tag, check sums), [`message`] what is inside, [`session`] how a session begins and goes
-//! on, [`found`] what answers are made of, [`change`] what changes are made of, [`digest`] what a client did on its own,
-//! [`inquiry`] what it is asked about that, [`admin`] what tools ask, [`kind`] the kinds of calls, for who counts them. Bodies
-//! are postcard-encoded serde enums; file data travels as the frame's raw payload, inside a body only in digests. Enums are
-//! only ever appended to, so that a peer of another minor version fails on single messages it does not know, not on the
-//! connection.
+//! [`frame`] is the envelope (lengths, tag, check sums), [`data`] what it carries beside a message, [`message`] what is inside,
+//! [`session`] how a session begins and goes on, [`found`] what answers are made of, [`change`] what changes are made of,
+//! [`digest`] what a client did on its own, [`inquiry`] what it is asked about that, [`admin`] what tools ask, [`kind`] the kinds
+//! of calls, for who counts them. Bodies are postcard-encoded serde enums; file data travels as the frame's raw payload, inside a
+//! body only where a digest has little. Enums are only ever appended to, so that a peer of another minor version fails on single
+//! messages it does not know, not on the connection.
 
 pub mod admin;
 pub mod change;
+pub mod data;
 pub mod digest;
 pub mod found;
 pub mod frame;
@@ -20,6 +21,7 @@ pub mod session;
 
 pub use admin::*;
 pub use change::*;
+pub use data::Data;
 pub use digest::{
     Change, DigestSlots, Fate, Lsn, Moved, Object, Place, Record, Touch, space_for, space_for_lists,
     space_through,
@@ -33,9 +35,9 @@ pub use message::*;
 pub use session::*;
 
 /// The protocol spoken by this build. A server answers [`Hello`] with the highest version both sides know.
-pub const PROTOCOL_VERSION: u16 = 15;
+pub const PROTOCOL_VERSION: u16 = 16;
 /// The oldest version this build still speaks.
-pub const PROTOCOL_VERSION_MIN: u16 = 15;
+pub const PROTOCOL_VERSION_MIN: u16 = 16;
 /// Where a server listens unless told otherwise.
 pub const DEFAULT_PORT: u16 = 7632;
 /// Most bytes of file data in one request or reply.

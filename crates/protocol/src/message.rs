@@ -259,6 +259,9 @@ pub enum Call {
     /// from a [`Call::Reserve`], or one that the session holds a write lease on.
     Digest {
         records: Vec<Record>,
+        /// How many bytes of the payload are each write's data, in the order of the writes ([`crate::digest::split_data`]). 0, or
+        /// not there: the write has its data itself.
+        data: Vec<u32>,
         /// Version and data version of each inode touched, as the client has counted them up to the last record. The server
         /// raises what it has to these, so that caches which hold data under them stay good.
         versions: Vec<(Fid, Version, Version)>,

@@ -13,7 +13,7 @@ use soda_protocol::*;
 
 /// Decodes a body as each kind of message; what decodes must encode again.
 fn decode_all(body: Bytes) {
-    let frame = |kind| Frame { kind, tag: 0, body: body.clone(), payload: Bytes::new() };
+    let frame = |kind| Frame { kind, tag: 0, body: body.clone(), payload: Bytes::new().into() };
     if let Ok(message) = frame(FrameKind::Request).message::<Request>() {
         postcard::to_stdvec(&message).unwrap();
     }
@@ -40,10 +40,10 @@ fn samples_come_back_and_truncations_are_refused() {
         for len in 0..body.len() {
             decode_all(Bytes::copy_from_slice(&body[..len]));
             let cut = Bytes::copy_from_slice(&body[..len]);
-            let cut = Frame { kind: message.kind(), tag: 1, body: cut, payload: Bytes::new() };
+            let cut = Frame { kind: message.kind(), tag: 1, body: cut, payload: Bytes::new().into() };
             assert!(Message::decode(&cut).is_err(), "{len} bytes of {message:?}");
         }
-        let whole = Frame { kind: message.kind(), tag: 1, body: body.into(), payload: Bytes::new() };
+        let whole = Frame { kind: message.kind(), tag: 1, body: body.into(), payload: Bytes::new().into() };
         assert_eq!(Message::decode(&whole).unwrap(), message);
     }
 }
@@ -52,7 +52,7 @@ fn samples_come_back_and_truncations_are_refused() {
 fn bytes_after_a_message_are_refused() {
     let mut body = postcard::to_stdvec(&Request { op: None, call: Call::Renew }).unwrap();
     body.push(0);
-    let frame = Frame { kind: FrameKind::Request, tag: 0, body: body.into(), payload: Bytes::new() };
+    let frame = Frame { kind: FrameKind::Request, tag: 0, body: body.into(), payload: Bytes::new().into() };
     assert!(matches!(frame.message::<Request>(), Err(FrameError::Body(_))));
 }
 
@@ -63,7 +63,7 @@ fn a_name_with_a_slash_is_refused_on_the_wire() {
     let at = body.len() - 1;
     assert_eq!(body[at], b'a');
     body[at] = b'/';
-    let frame = Frame { kind: FrameKind::Request, tag: 0, body: body.into(), payload: Bytes::new() };
+    let frame = Frame { kind: FrameKind::Request, tag: 0, body: body.into(), payload: Bytes::new().into() };
     assert!(matches!(frame.message::<Request>(), Err(FrameError::Body(_))));
 }
 
@@ -111,7 +111,7 @@ proptest! {
         let frame = Frame::new(FrameKind::Request, 5, &request, Bytes::from(vec![9; 64])).unwrap();
         let mut bytes = BytesMut::new();
         frame.encode_head(&mut bytes);
-        bytes.extend_from_slice(&frame.payload);
+        bytes.extend_from_slice(&frame.payload.to_bytes());
         let good = bytes.clone();
         for flip in flips {
             let bit = flip.index(bytes.len() * 8);

@@ -8,6 +8,7 @@ use crate::respond::{self, Leases};
 use crate::served::Served;
 use bytes::Bytes;
 use soda_lease::table::SessionEnded;
+use soda_protocol::digest::join_data;
 use soda_protocol::{Answer, Call, Failure, Frame, FrameKind, Note, Record, Request};
 use soda_types::Fid;
 use std::ops::ControlFlow;
@@ -65,7 +66,7 @@ impl Served {
             self.refuse(frame.tag, &Failure::SessionEnded);
             return None;
         };
-        let request: Request = match frame.message() {
+        let mut request: Request = match frame.message() {
             Ok(request) => request,
             Err(error) => {
                 self.refuse(frame.tag, &Failure::Unsupported(error.to_string()));
@@ -80,7 +81,13 @@ impl Served {
         };
         held.grow(decoded(&request.call));
         let kind = CallKind::from(&request.call);
-        let (tag, payload) = (frame.tag, frame.payload);
+        let (tag, mut payload) = (frame.tag, frame.payload.to_bytes());
+        if let Call::Digest { records, data, .. } = &mut request.call
+            && let Err(error) = join_data(records, data, std::mem::take(&mut payload))
+        {
+            self.refuse(tag, &Failure::Unsupported(error.to_string()));
+            return None;
+        }
         let incoming =
             Incoming { link: self.link.clone(), tag, kind, request, payload, held, arrived, order };
         tracing::trace!(session = %self.link.session.id, op = kind.name(), tag = incoming.tag, "request");

@@ -69,7 +69,7 @@ pub(crate) fn reply(tag: u64, result: &Bytes, leases: &Leases, payload: Bytes) -
             Bytes::new()
         })
     };
-    Frame { kind: FrameKind::Reply, tag, body, payload }
+    Frame { kind: FrameKind::Reply, tag, body, payload: payload.into() }
 }
 
 #[cfg(test)]

@@ -7,6 +7,10 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// A round that was asked for. An error: there is none any more, the thread was stopped.
+pub(crate) type Asked = oneshot::Receiver<FsResult<()>>;
 
 type Waiter = Box<dyn FnOnce(FsResult<()>) + Send>;
 
@@ -51,6 +55,13 @@ impl GroupSync {
             state.waiters.push(Box::new(waiter));
             self.state.1.notify_one();
         }
+    }
+
+    /// The same for who looks later what became of it.
+    pub(crate) fn ask(&self) -> Asked {
+        let (tell, asked) = oneshot::channel();
+        self.request(move |result| drop(tell.send(result)));
+        asked
     }
 
     /// Something was changed.

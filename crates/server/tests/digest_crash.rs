@@ -187,7 +187,7 @@ fn plan(seed: u64, root: Fid, first: Ino) -> Plan {
         };
         add(Change::Create { place, fid, new: new_node(FileKind::File) });
         let data = Bytes::from_static(&LARGE[..len_of(fid)]);
-        add(Change::Write { fid, offset: 0, data, kill_suid_sgid: false });
+        add(Change::Write { fid, offset: 0, data: data.into(), kill_suid_sgid: false });
         let slots = DigestSlots::of(64).unwrap();
         let after = (index > 0).then(|| slots.op(Sequence(index)));
         let slot = Some(slots.op(Sequence(index + 1)).slot);

@@ -86,7 +86,8 @@ async fn a_digest_that_comes_again_gets_the_same_answer_and_the_leases() {
     assert_eq!(third.result, first.result);
     assert_eq!(third.grants.iter().map(|grant| grant.fid).collect::<Vec<_>>(), [fid]);
     // It goes on under these leases, in the grace period.
-    let write = Change::Write { fid, offset: 0, data: Bytes::from_static(b"more"), kill_suid_sgid: false };
+    let write =
+        Change::Write { fid, offset: 0, data: Bytes::from_static(b"more").into(), kill_suid_sgid: false };
     let record = teller.record(write);
     digested(&teller.tell(vec![record]).await);
     reclaim(&teller.client, vec![], vec![], ReclaimStep::Last).await.unwrap();
@@ -160,12 +161,8 @@ async fn what_is_not_covered_by_a_write_lease_is_refused_and_nobody_is_asked() {
     let mut teller = Teller::connect(&server).await;
     let (fid, records) = teller.file("a", b"mine");
     digested(&teller.tell(records).await);
-    let write = |data: &'static [u8]| Change::Write {
-        fid,
-        offset: 0,
-        data: Bytes::from_static(data),
-        kill_suid_sgid: false,
-    };
+    let write =
+        |data: &'static [u8]| Change::Write { fid, offset: 0, data: data.into(), kill_suid_sgid: false };
     // Another client writes the file: this one answers the recall at once.
     let other = Client::connect(&server).await;
     other.write(fid, soda_protocol::WriteAt::Offset(0), b"theirs").await.unwrap();

@@ -3,8 +3,8 @@
 use crate::common::*;
 use bytes::{Bytes, BytesMut};
 use soda_protocol::{
-    AdminAnswer, AdminCall, Answer, Call, Failure, Frame, FrameKind, HEADER_LEN, Note, Push, Reply, Request,
-    Role, WriteAt,
+    AdminAnswer, AdminCall, Answer, Call, Data, Failure, Frame, FrameKind, HEADER_LEN, Note, Push, Reply,
+    Request, Role, WriteAt,
 };
 use soda_server::{RunningServer, Server};
 use soda_types::{Errno, FileKind, InUse};
@@ -32,7 +32,7 @@ impl Numbers {
 fn encode(frame: &Frame) -> Vec<u8> {
     let mut bytes = BytesMut::new();
     frame.encode_head(&mut bytes);
-    bytes.extend_from_slice(&frame.payload);
+    bytes.extend_from_slice(&frame.payload.to_bytes());
     bytes.to_vec()
 }
 
@@ -110,7 +110,7 @@ async fn whole_frames_with_senseless_messages_are_answered() {
                 kind: FrameKind::Note,
                 tag: 0,
                 body: numbers.bytes(len).into(),
-                payload: Bytes::new(),
+                payload: Data::new(),
             })
             .await;
     }
@@ -187,13 +187,29 @@ async fn who_says_nothing_or_too_much_before_the_hello_is_sent_away() {
     let read = tokio::time::timeout(PATIENCE, silent.read(&mut byte)).await.expect(TIMED_OUT);
     assert_eq!(read.unwrap_or(0), 0);
     let frame =
-        Frame { kind: FrameKind::Request, tag: 1, body: vec![0; 1 << 20].into(), payload: Bytes::new() };
+        Frame { kind: FrameKind::Request, tag: 1, body: vec![0; 1 << 20].into(), payload: Data::new() };
     send_raw(server.local_addr(), &encode(&frame)[..HEADER_LEN]).await;
-    let frame = Frame { kind: FrameKind::Request, tag: 1, body: vec![9; 100].into(), payload: Bytes::new() };
+    let frame = Frame { kind: FrameKind::Request, tag: 1, body: vec![9; 100].into(), payload: Data::new() };
     let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
     stream.write_all(&encode(&frame)).await.unwrap();
     let reply: Reply = read_frame(&mut stream).await.unwrap().message().unwrap();
     assert!(matches!(reply.result, Err(Failure::Refused(text)) if text.contains("another version")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_digest_with_data_of_no_write_is_refused_and_the_connection_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let client = Client::connect(&server).await;
+    for (data, payload) in [(vec![], &b"data"[..]), (vec![4], b"data"), (vec![u32::MAX], b""), (vec![0], b"")]
+    {
+        let (records, versions, locks) = (Vec::new(), Vec::new(), Vec::new());
+        let call = Call::Digest { records, data, versions, after: None, locks };
+        let reply = client.connection().call(Some(client.next_op()), call, Bytes::from_static(payload)).await;
+        let result = reply.expect("connected").0.result;
+        assert!(matches!(result, Err(Failure::Unsupported(_))), "{result:?}");
+    }
+    still_serves(&server).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

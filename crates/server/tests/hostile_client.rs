@@ -10,7 +10,7 @@ use crate::common::*;
 use bytes::{Bytes, BytesMut};
 use samples::numbers::Numbers;
 use samples::{Message, samples};
-use soda_protocol::{Answer, Call, Frame, FrameKind, OpId, Reply, Request, SessionWelcome};
+use soda_protocol::{Answer, Call, Data, Frame, FrameKind, OpId, Reply, Request, SessionWelcome};
 use soda_server::{RunningServer, Server, ServerConfig};
 use soda_types::{FileKind, Sequence, Slot};
 use std::sync::{Arc, Mutex};
@@ -47,7 +47,7 @@ fn damaged(numbers: &mut Numbers, mut body: Vec<u8>) -> Vec<u8> {
 /// A change gets a slot and a sequence that are in order, as a rule: else hardly any would be looked at.
 fn in_order(numbers: &mut Numbers, body: Vec<u8>, sequence: u64, slots: u16) -> Vec<u8> {
     let slot = Slot((sequence % u64::from(slots)) as u16);
-    let decoded = Frame { kind: FrameKind::Request, tag: 0, body: body.into(), payload: Bytes::new() };
+    let decoded = Frame { kind: FrameKind::Request, tag: 0, body: body.into(), payload: Data::new() };
     match decoded.message::<Request>() {
         Ok(Request { op: Some(_), call }) if numbers.below(10) > 0 => {
             let op = Some(OpId { slot, sequence: Sequence(sequence) });
@@ -60,7 +60,7 @@ fn in_order(numbers: &mut Numbers, body: Vec<u8>, sequence: u64, slots: u16) -> 
 async fn send(stream: &mut (impl AsyncWriteExt + Unpin), frame: &Frame) -> Option<()> {
     let mut bytes = BytesMut::new();
     frame.encode_head(&mut bytes);
-    bytes.extend_from_slice(&frame.payload);
+    bytes.extend_from_slice(&frame.payload.to_bytes());
     stream.write_all(&bytes).await.ok()
 }
 

@@ -16,7 +16,7 @@ fn chain(teller: &mut Teller, count: usize) -> (Vec<Fid>, Vec<Told>) {
         let (fid, mut records) = teller.file(&format!("file{number}"), b"new");
         if let Some(before) = fids.last() {
             let data = Bytes::from_static(b"old");
-            let write = Change::Write { fid: *before, offset: 0, data, kill_suid_sgid: false };
+            let write = Change::Write { fid: *before, offset: 0, data: data.into(), kill_suid_sgid: false };
             records.push(teller.record(write));
         }
         fids.push(fid);

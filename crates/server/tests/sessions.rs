@@ -79,7 +79,7 @@ async fn raw_hello(address: std::net::SocketAddr, hello: soda_protocol::Hello) -
     use tokio::io::AsyncWriteExt;
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let request = Request { op: None, call: Call::Hello(hello) };
-    let frame = Frame::new(FrameKind::Request, 1, &request, Default::default()).unwrap();
+    let frame = Frame::new(FrameKind::Request, 1, &request, bytes::Bytes::new()).unwrap();
     let mut bytes = bytes::BytesMut::new();
     frame.encode_head(&mut bytes);
     stream.write_all(&bytes).await.unwrap();

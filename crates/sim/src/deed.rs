@@ -5,7 +5,6 @@ pub use crate::layout::is_directory;
 
 use crate::layout::{Home, Layout, Tree};
 use crate::register::{Content, Object, OpUid, Register, Stamp, Value, fid_of};
-use bytes::Bytes;
 use soda_oplog::{Change, Fate, Moved, Place};
 use soda_protocol::{IfExists, NewNode};
 use soda_types::{Creds, Fid, FileKind, InUse, Name};
@@ -256,7 +255,7 @@ impl Deed {
             Deed::Write(at) => Change::Write {
                 fid: at.fid(),
                 offset: u64::from(at.cell) * CELL_BYTES,
-                data: Bytes::copy_from_slice(&uid.0.to_le_bytes()),
+                data: uid.0.to_le_bytes().to_vec().into(),
                 kill_suid_sgid: false,
             },
             Deed::Create { at, object } => {

@@ -68,7 +68,11 @@ impl State {
         self.set_attr_here(now, fid, attr);
         self.drop_capabilities(now, fid);
         let kill_suid_sgid = kill.kills();
-        self.log_change(now, moment, Change::Write { fid, offset, data: data.clone(), kill_suid_sgid });
+        self.log_change(
+            now,
+            moment,
+            Change::Write { fid, offset, data: data.clone().into(), kill_suid_sgid },
+        );
         self.changed(now, fid, None, Some(offset..end));
         Ok(Written { offset, len, attr: Cached { value: attr, valid: self.attr_validity(now, fid, &attr) } })
     }

@@ -15,6 +15,7 @@ use crate::log::waiting::ToSync;
 use bytes::Bytes;
 use soda_oplog::segments::{Entry, Safety};
 use soda_oplog::{Change, Digest, DigestId, Fate};
+use soda_protocol::digest::split_data;
 use soda_protocol::{Answer, Call, Lsn, OpId};
 use soda_types::{Attr, Epoch, Errno, Fid, FsError, FsResult, InUse, Monotonic, Sequence, Version};
 use std::collections::BTreeSet;
@@ -135,6 +136,13 @@ impl State {
                 inode.holding = holding;
             }
             inode.told = attr.version;
+            // Those that were sent before this answer find the inode as it leaves it.
+            for before in self.behind.before.range_mut(DigestId(id.0 + 1)..).map(|(_, before)| before) {
+                if let Ok(place) = before.binary_search_by_key(fid, |(fid, _)| *fid) {
+                    before[place].1 = attr.version;
+                }
+            }
+            let inode = self.inode(*fid);
             if inode.log.records == 0
                 && let Some(known) = inode.attr
                 && (attr.version >= known.version || is_beyond)
@@ -313,16 +321,21 @@ impl Inner {
             let reservation = state.next_reservation(now);
             let slots = self.slots.digest_slots();
             let next = slots.and_then(|slots| Some((slots, state.next_digest(now)?)));
-            let dispatch = next.and_then(|(slots, Next { digest, versions, after, locks })| {
+            let dispatch = next.and_then(|(slots, Next { mut digest, versions, after, locks })| {
                 self.stats.digests.one();
                 self.stats.digested.add(digest.lsns.len() as u64);
                 self.stats.coalesced.add((digest.lsns.len() - digest.records.len()) as u64);
                 let ticket = state.holder.begin_request(now);
                 let after = after.map(|before| slots.op(Sequence(before.0)));
-                let call = Call::Digest { records: digest.records, versions, after, locks };
+                let (data, payload) = split_data(&mut digest.records);
+                let call = Call::Digest { records: digest.records, data, versions, after, locks };
                 let slot = self.slots.digest(digest.id)?;
                 let op = slot.op;
-                let order = Order { give_up: GiveUp::Never, ..Order::change(call, slot, ticket, Vec::new()) };
+                let order = Order {
+                    payload,
+                    give_up: GiveUp::Never,
+                    ..Order::change(call, slot, ticket, Vec::new())
+                };
                 let disk = state.behind.disk.clone();
                 // Whoever ends the session from here on finds it in the list.
                 let id = digest.id;
@@ -545,3 +558,6 @@ impl Inner {
         matches!(self.config.write_policy(), WritePolicy::Behind(_))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -207,7 +207,7 @@ impl Inner {
         work: impl Fn(&mut State, Monotonic, Timestamp) -> Here<T> + Send + Sync,
     ) -> FsResult<Option<T>> {
         loop {
-            let (outcome, due, disk, lsns) = {
+            let (outcome, (due, much), disk, lsns) = {
                 let (mut state, now) = self.locked();
                 if state.behind.policy == WritePolicy::Through {
                     return Ok(None);
@@ -218,9 +218,12 @@ impl Inner {
                     state.note_through(about, why);
                 }
                 let lsns = (before, state.behind.last_lsn());
-                (outcome, state.behind.wants_attention(now), state.behind.disk.clone(), lsns)
+                let due = (state.behind.wants_attention(now), state.behind.is_much());
+                (outcome, due, state.behind.disk.clone(), lsns)
             };
-            if due {
+            if due && much {
+                crate::lock(&self.state).behind.news().notify_one();
+            } else if due {
                 self.pump();
             }
             match outcome {

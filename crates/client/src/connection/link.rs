@@ -5,7 +5,7 @@ mod digests;
 use crate::connection::{Generation, SlotGuard, Writer};
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
-use soda_protocol::{Call, DigestSlots, Frame, FrameError, FrameKind, Note, Request};
+use soda_protocol::{Call, Data, DigestSlots, Frame, FrameError, FrameKind, Note, Request};
 use soda_types::Fid;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,7 +87,7 @@ pub(crate) enum Undone<C> {
 /// A request as it is handed in.
 pub(crate) struct Submission<C> {
     pub(crate) call: Call,
-    pub(crate) payload: Bytes,
+    pub(crate) payload: Data,
     pub(crate) route: Route,
     pub(crate) slot: Option<SlotGuard>,
     pub(crate) ticket: Ticket,
@@ -175,13 +175,16 @@ impl<C> Link<C> {
 
     fn take_on(
         &self,
-        submission: Submission<C>,
+        mut submission: Submission<C>,
         pick: impl FnOnce(&Table<C>, Route, Option<&SlotGuard>) -> Option<Connection>,
     ) -> Result<(u64, Frame, Option<Connection>), Refused<C>> {
         let tag = self.next_tag();
         let op = submission.slot.as_ref().map(|slot| slot.op);
-        let request = Request { op, call: submission.call.clone() };
-        let frame = match Frame::new(FrameKind::Request, tag, &request, submission.payload.clone()) {
+        let Submission { call, payload, .. } = &mut submission;
+        let request = Request { op, call: std::mem::replace(call, Call::Renew) };
+        let frame = Frame::new(FrameKind::Request, tag, &request, payload.clone());
+        *call = request.call;
+        let frame = match frame {
             Ok(frame) => frame,
             Err(error) => return Err(Box::new((NotTaken::Frame(error), submission))),
         };
@@ -500,7 +503,7 @@ mod tests {
         let mut holder = Holder::new(HolderConfig::default());
         let mut request = |slot| Submission {
             call: Call::GetAttr { fid: Fid::new(VolumeId(1), Ino(1)) },
-            payload: Bytes::new(),
+            payload: Data::new(),
             route: Route::Control,
             slot: Some(slot),
             ticket: holder.begin_request(Monotonic::ZERO),

@@ -83,7 +83,7 @@ mod tests {
         let payloads = [0usize, 1, 5000, 70_000, 300_000, 12];
         let frames: Vec<Frame> = payloads
             .iter()
-            .map(|len| Frame::new(FrameKind::Reply, *len as u64, &7u32, vec![3u8; *len].into()).unwrap())
+            .map(|len| Frame::new(FrameKind::Reply, *len as u64, &7u32, vec![3u8; *len]).unwrap())
             .collect();
         let sent = frames.clone();
         let sender = tokio::spawn(async move {
@@ -91,7 +91,7 @@ mod tests {
                 let mut head = BytesMut::new();
                 frame.encode_head(&mut head);
                 far.write_all(&head).await.unwrap();
-                far.write_all(&frame.payload).await.unwrap();
+                far.write_all(&frame.payload.to_bytes()).await.unwrap();
             }
         });
         let mut reader = FrameReader::new(Box::new(near));

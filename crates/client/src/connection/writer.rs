@@ -2,7 +2,7 @@
 //! socket does not take goes to a backlog that a task works off in order.
 
 use bytes::{Buf, Bytes, BytesMut};
-use soda_protocol::Frame;
+use soda_protocol::{Data, Frame};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
@@ -19,6 +19,8 @@ pub(crate) struct Writer {
     closed: Notify,
 }
 
+/// Pieces that are written at once: Linux takes 1,024 (writev(2)).
+const SLICES_MAX: usize = 512;
 /// Bytes of frames that are kept back at most.
 const HELD_MAX: usize = 16 << 10;
 
@@ -66,7 +68,7 @@ impl Writer {
             return;
         }
         frame.encode_head(&mut out.held);
-        out.held.extend_from_slice(&frame.payload);
+        frame.payload.pieces().iter().for_each(|piece| out.held.extend_from_slice(piece));
         if out.held.len() >= HELD_MAX {
             self.put_held(&mut out);
         }
@@ -79,18 +81,20 @@ impl Writer {
     fn put_held(&self, out: &mut Out) {
         let held = std::mem::take(&mut out.held);
         if !held.is_empty() {
-            self.put(out, held.freeze(), Bytes::new());
+            self.put(out, held.freeze(), Data::new());
         }
     }
 
-    fn put(&self, out: &mut Out, mut head: Bytes, mut payload: Bytes) {
+    fn put(&self, out: &mut Out, mut head: Bytes, mut payload: Data) {
         if out.broken {
             return;
         }
         if out.backlog.is_empty() {
             let mut context = Context::from_waker(Waker::noop());
-            while head.has_remaining() || payload.has_remaining() {
-                let slices = [IoSlice::new(&head), IoSlice::new(&payload)];
+            while head.has_remaining() || !payload.is_empty() {
+                let pieces = std::iter::once(&head).chain(payload.pieces());
+                let slices: Vec<IoSlice<'_>> =
+                    pieces.take(SLICES_MAX).map(|piece| IoSlice::new(piece)).collect();
                 match Pin::new(&mut out.sink).poll_write_vectored(&mut context, &slices) {
                     Poll::Ready(Ok(written)) if written > 0 => {
                         let of_head = written.min(head.len());
@@ -105,11 +109,10 @@ impl Writer {
                 }
             }
         }
-        for piece in [head, payload] {
-            if !piece.is_empty() {
-                out.backlog_bytes += piece.len();
-                out.backlog.push_back(piece);
-            }
+        let pieces = std::iter::once(&head).chain(payload.pieces());
+        for piece in pieces.filter(|piece| !piece.is_empty()) {
+            out.backlog_bytes += piece.len();
+            out.backlog.push_back(piece.clone());
         }
         if !out.backlog.is_empty() {
             self.work.notify_one();
@@ -184,7 +187,7 @@ mod tests {
         let (near, far) = tokio::io::duplex(1000);
         let writer = Writer::start(Box::new(near));
         for tag in 0..50u64 {
-            writer.send(&Frame::new(FrameKind::Request, tag, &1u8, vec![1u8; 400].into()).unwrap());
+            writer.send(&Frame::new(FrameKind::Request, tag, &1u8, vec![1u8; 400]).unwrap());
         }
         assert!(writer.backlog_bytes() > 0);
         let mut reader = FrameReader::new(Box::new(far));
@@ -199,7 +202,7 @@ mod tests {
     async fn what_is_held_back_goes_ahead_of_the_next_frame() {
         let (near, far) = tokio::io::duplex(1 << 20);
         let writer = Writer::start(Box::new(near));
-        let frame = |tag| Frame::new(FrameKind::Note, tag, &1u8, vec![1u8; 100].into()).unwrap();
+        let frame = |tag| Frame::new(FrameKind::Note, tag, &1u8, vec![1u8; 100]).unwrap();
         let mut reader = FrameReader::new(Box::new(far));
         writer.hold(&frame(1));
         writer.hold(&frame(2));

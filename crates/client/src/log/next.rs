@@ -1,6 +1,7 @@
 //! What the server is told next, and what becomes of that.
 
 use super::Behind;
+use super::pace::Left;
 use crate::config::WritePolicy;
 use crate::crash;
 use soda_oplog::segments::Entry;
@@ -96,6 +97,11 @@ impl Behind {
         streams.then(|| self.pace.one_more_from())
     }
 
+    /// Whether so much is due that who has written the last of it had better go on while another thread sends it.
+    pub(crate) fn is_much(&self) -> bool {
+        self.log.pending_data() > FULL && !self.waiting.has_unserved()
+    }
+
     /// How full a digest is.
     pub(crate) fn filled(&self, digest: &Digest) -> Filled {
         let weight: u64 = digest.records.iter().map(|record| record.change.weight()).sum();
@@ -139,7 +145,10 @@ impl Behind {
 
     /// A digest is about to be sent.
     pub(crate) fn note_sent(&mut self, now: Monotonic, chosen: Chosen, filled: Filled) {
-        self.pace.note_sent(now, chosen, filled);
+        let DigestLimits { records, bytes } = UNASKED_AMONG_OTHERS;
+        let is_much = self.log.pending_count() > records || self.log.pending_data() > bytes;
+        let left = if is_much { Left::Much } else { Left::Little };
+        self.pace.note_sent(now, chosen, filled, left);
     }
 
     /// Somebody waits who is not to wait for more than one digest of others.

@@ -12,13 +12,18 @@ const QUIET: Duration = Duration::from_millis(2);
 /// ... but not if nothing else has been sent for so long.
 const LONGEST_QUIET: Duration = Duration::from_millis(20);
 
+/// What is pending beside a digest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Left {
+    Little,
+    Much,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     /// When the last digest was sent that nobody had asked for.
     unasked_at: Monotonic,
-    /// When the last digest was sent that somebody had asked for.
-    wanted_at: Monotonic,
-    /// When somebody last waited for little of what the server is told, or another machine for any of it.
+    /// When somebody last waited for little of much that the server is told, or another machine for any of it.
     hurried_at: Option<Monotonic>,
     /// Before that nothing is sent that nobody asks for.
     quiet_until: Monotonic,
@@ -33,16 +38,12 @@ impl Pace {
     }
 
     /// It is about to be sent.
-    pub(super) fn note_sent(&mut self, now: Monotonic, chosen: Chosen, filled: Filled) {
-        match chosen {
-            Chosen::InOrder => self.unasked_at = now,
-            Chosen::Wanted => {
-                self.wanted_at = now;
-                if filled == Filled::InPart {
-                    self.hurry(now);
-                }
-            }
-            Chosen::Freeing => {}
+    pub(super) fn note_sent(&mut self, now: Monotonic, chosen: Chosen, filled: Filled, left: Left) {
+        match (chosen, filled, left) {
+            (Chosen::InOrder, ..) => self.unasked_at = now,
+            // Who waits for much himself, or for the end of it, has nothing else in his way.
+            (Chosen::Wanted, Filled::InPart, Left::Much) => self.hurry(now),
+            _ => {}
         }
     }
 
@@ -68,7 +69,7 @@ impl Pace {
 
     /// Whether others are likely to ask for something: then what they wait for is to be over soon.
     pub(super) fn is_among_others(&self, now: Monotonic) -> bool {
-        now.since(self.wanted_at) < ASKED_LATELY
+        self.hurried_at.is_some_and(|hurried| now.since(hurried) < ASKED_LATELY)
     }
 
     /// From when on the server may have one more digest than its round trip takes.
@@ -88,7 +89,7 @@ mod tests {
     #[test]
     fn who_has_asked_is_given_time_to_ask_for_more_but_not_for_ever() {
         let mut pace = Pace::default();
-        pace.note_sent(at(100), Chosen::InOrder, Filled::Full);
+        pace.note_sent(at(100), Chosen::InOrder, Filled::Full, Left::Much);
         pace.note_applied(at(110), Chosen::InOrder);
         assert_eq!(pace.quiet_until(), Monotonic::ZERO, "nobody has asked");
         pace.note_applied(at(115), Chosen::Wanted);
@@ -101,11 +102,14 @@ mod tests {
     fn who_waits_for_little_is_to_wait_for_no_stream() {
         let mut pace = Pace::default();
         assert_eq!(pace.one_more_from(), Monotonic::ZERO);
-        pace.note_sent(at(10), Chosen::Wanted, Filled::Full);
+        pace.note_sent(at(5), Chosen::Wanted, Filled::InPart, Left::Little);
+        assert_eq!(pace.one_more_from(), Monotonic::ZERO, "nothing is in his way");
+        pace.note_sent(at(10), Chosen::Wanted, Filled::Full, Left::Much);
         assert_eq!(pace.one_more_from(), Monotonic::ZERO, "he waits for much himself");
-        assert!(pace.is_among_others(at(2009)) && !pace.is_among_others(at(2010)));
-        pace.note_sent(at(20), Chosen::Wanted, Filled::InPart);
+        assert!(!pace.is_among_others(at(11)));
+        pace.note_sent(at(20), Chosen::Wanted, Filled::InPart, Left::Much);
         assert_eq!(pace.one_more_from(), at(2020));
+        assert!(pace.is_among_others(at(2019)) && !pace.is_among_others(at(2020)));
         pace.hurry(at(30));
         assert_eq!(pace.one_more_from(), at(2030));
     }

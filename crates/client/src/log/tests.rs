@@ -1,6 +1,6 @@
 //! Who waits is woken, and what is sent first.
 
-use super::next::UnderWay;
+use super::next::{Chosen, Filled, UnderWay};
 use super::waiting::What;
 use super::*;
 use soda_oplog::DigestLimits;
@@ -397,8 +397,12 @@ fn stream_on(behind: &mut Behind, now: Monotonic, block: u64) -> DigestId {
 }
 
 fn write_a_mib(behind: &mut Behind, block: u64) {
-    let data = vec![0; 1 << 20].into();
-    let change = Change::Write { fid: fid(1), offset: block << 20, data, kill_suid_sgid: false };
+    write_a_part(behind, block << 20, 1 << 20);
+}
+
+fn write_a_part(behind: &mut Behind, offset: u64, len: usize) {
+    let data = vec![0; len].into();
+    let change = Change::Write { fid: fid(1), offset, data, kill_suid_sgid: false };
     behind.log.append(Monotonic::ZERO, Timestamp::new(1, 0), change);
 }
 
@@ -410,7 +414,7 @@ fn answer(behind: &mut Behind, id: DigestId) {
 
 /// A round trip that is short beside what a digest takes: the server would wait for the next one all the same.
 #[test]
-fn a_stream_has_two_digests_under_way_unless_somebody_waits_for_little_or_another_machine_does() {
+fn a_stream_has_three_digests_under_way_unless_somebody_waits_for_little_or_another_machine_does() {
     let at = |millis| Monotonic::ZERO + Duration::from_millis(millis);
     let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
     behind.window.begin_session(8);
@@ -420,13 +424,15 @@ fn a_stream_has_two_digests_under_way_unless_somebody_waits_for_little_or_anothe
     let first = stream_on(&mut behind, at(1), 8);
     assert_eq!(behind.due_at(), Some(Monotonic::ZERO), "beside the first");
     let second = stream_on(&mut behind, at(1), 9);
-    assert_eq!(behind.due_at(), None, "no third");
+    let third = stream_on(&mut behind, at(1), 9);
+    assert_eq!(behind.due_at(), None, "no fourth");
     answer(&mut behind, first);
     assert_eq!(behind.due_at(), Some(Monotonic::ZERO));
 
     behind.hurry(at(10));
     assert_eq!(behind.due_at(), Some(at(2010)), "another machine waits");
     answer(&mut behind, second);
+    answer(&mut behind, third);
     assert_eq!(behind.due_at(), Some(Monotonic::ZERO), "one at a time goes on");
     write(&mut behind, 2);
     let _waits = wait_for(&mut behind, 2);
@@ -434,4 +440,23 @@ fn a_stream_has_two_digests_under_way_unless_somebody_waits_for_little_or_anothe
     answer(&mut behind, little);
     stream_on(&mut behind, at(3001), 11);
     assert_eq!(behind.due_at(), Some(at(5000)), "somebody has waited for little");
+}
+
+#[test]
+fn who_waits_for_a_stream_to_its_end_does_not_slow_down_the_next() {
+    let at = |millis| Monotonic::ZERO + Duration::from_millis(millis);
+    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
+    (0..3).for_each(|block| write_a_mib(&mut behind, block));
+    write(&mut behind, 1);
+    let _waits = wait_for(&mut behind, 1);
+    for millis in 1.. {
+        let Some((digest, chosen)) = behind.choose(at(millis)) else { break };
+        assert_eq!(chosen, Chosen::Wanted);
+        let filled = behind.filled(&digest);
+        behind.note_sent(at(millis), chosen, filled);
+        apply(&mut behind, digest.id);
+    }
+    (64..128).for_each(|block| write_a_part(&mut behind, block << 16, 1 << 16));
+    let (digest, chosen) = behind.choose(at(10)).unwrap();
+    assert_eq!((chosen, behind.filled(&digest)), (Chosen::InOrder, Filled::Full));
 }

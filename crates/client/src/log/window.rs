@@ -14,7 +14,7 @@ const WEIGHT: u32 = 4;
 /// Most on a connection on which none was answered; each answer allows one more.
 const FIRST: usize = 2;
 /// Of a stream beside the server.
-const STREAM: usize = 2;
+const STREAM: usize = 3;
 
 #[derive(Debug)]
 pub(crate) struct Window {
@@ -87,8 +87,8 @@ impl Window {
         self.round_trip.is_some_and(|trip| trip > self.each)
     }
 
-    /// Digests that may be under way where much is written and nobody waits for anything else: one more than the round trip
-    /// takes, so that the server need not wait for the next while its answer and that are on the way.
+    /// Digests that may be under way where much is written and nobody waits for anything else: while the server carries out one,
+    /// its disk takes the data of the next, and a third one is on the way.
     pub(crate) fn size_of_stream(&self) -> usize {
         self.size().max(STREAM).min(self.most)
     }

@@ -222,7 +222,8 @@ impl Client {
             (route, ticket, flight)
         };
         let call = Call::Write { fid, at, kill_suid_sgid: kill.kills() };
-        let order = Order { payload: data.clone(), route, ..Order::change(call, slot, ticket, vec![fid]) };
+        let order =
+            Order { payload: data.clone().into(), route, ..Order::change(call, slot, ticket, vec![fid]) };
         let waiting = self.inner.send(order, move |arrived, result| {
             let ticket = arrived.ticket;
             let (state, now) = (&mut *arrived.state, arrived.now);

@@ -273,7 +273,7 @@ impl Work<'_> {
                 Ok(Outcome::Done)
             }
             Change::Write { fid, offset, data, kill_suid_sgid } => {
-                self.write(lsn, *fid, *offset, data, KillPriv::when(*kill_suid_sgid)).await
+                self.write(lsn, *fid, *offset, &data.to_bytes(), KillPriv::when(*kill_suid_sgid)).await
             }
             Change::Allocate { fid, offset, len, how } => {
                 self.check_unchanged(*fid, lsn).await?;

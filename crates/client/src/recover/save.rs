@@ -83,7 +83,7 @@ impl Saving<'_> {
             }
             Change::Write { fid, offset, data, .. } => {
                 let open = self.open(*fid, Whole::No)?;
-                open.file.write_all_at(data, *offset)?;
+                open.file.write_all_at(&data.to_bytes(), *offset)?;
                 open.held += data.len() as u64;
             }
             Change::SetAttr { fid, set: SetAttr { size: Some(size), .. } } => {
@@ -175,7 +175,7 @@ mod tests {
     use soda_oplog::world::{fid, new, place, record};
 
     fn write(ino: u64, offset: u64, data: &'static [u8]) -> Change {
-        let data = bytes::Bytes::from_static(data);
+        let data = data.into();
         Change::Write { fid: fid(ino), offset, data, kill_suid_sgid: false }
     }
 

@@ -194,7 +194,7 @@ mod tests {
         let write = |ino| Change::Write {
             fid: fid(ino),
             offset: 7,
-            data: bytes::Bytes::from_static(b"data"),
+            data: b"data".as_slice().into(),
             kill_suid_sgid: false,
         };
         let moved = Change::Whiteout {

@@ -373,7 +373,8 @@ impl<'a> Attempt<'a> {
     async fn send(&mut self, wire: &mut Wire, op: OpId, records: Vec<Record>) -> Result<(), Halt> {
         let count = records.len();
         // The processes that had locks are gone.
-        let call = Call::Digest { records, versions: Vec::new(), after: None, locks: Vec::new() };
+        let (versions, locks, data) = (Vec::new(), Vec::new(), Vec::new());
+        let call = Call::Digest { records, data, versions, after: None, locks };
         match wire.ask(Some(op), call).await {
             Ok(Answer::Digested { attrs }) => {
                 crash::point("client.replay-answered");

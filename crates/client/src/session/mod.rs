@@ -117,7 +117,7 @@ async fn read_all(inner: &Arc<Inner>, channel: Channel, reader: &mut FrameReader
         };
         match frame.kind {
             FrameKind::Reply => match frame.message::<Reply>() {
-                Ok(reply) => inner.handle_reply(channel, frame.tag, reply, frame.payload),
+                Ok(reply) => inner.handle_reply(channel, frame.tag, reply, frame.payload.to_bytes()),
                 Err(error) => {
                     tracing::error!(%error, "a reply that is not understood");
                     return;

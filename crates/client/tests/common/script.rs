@@ -109,7 +109,7 @@ impl Peer {
         let mut head = BytesMut::new();
         frame.encode_head(&mut head);
         self.0.write_all(&head).await.unwrap();
-        self.0.write_all(&frame.payload).await.unwrap();
+        self.0.write_all(&frame.payload.to_bytes()).await.unwrap();
     }
 
     pub(crate) async fn answer(&mut self, tag: u64, answer: Answer, grants: &[Grant]) {

@@ -1,13 +1,15 @@
 //! Bytes that are replaced within the digest, and writes that continue each other.
 
 use crate::{Change, Record};
-use bytes::{Bytes, BytesMut};
+use soda_protocol::Data;
 use soda_types::{Fid, SetAttr};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 /// Writes are joined up to this many bytes.
 const LARGEST_WRITE: usize = 1 << 20;
+/// Pieces of so many bytes on the average are left as they are: others are cheaper to copy than to keep apart.
+const LONG_PIECE: usize = 16 << 10;
 
 /// Trims from each write what later writes and truncations of the digest replace.
 pub(super) fn without_replaced(records: Vec<Record>) -> Vec<Record> {
@@ -119,14 +121,14 @@ struct Run {
 
 impl Run {
     fn join(self, slots: &mut [Option<Record>]) {
-        let mut all = BytesMut::with_capacity(self.len);
+        let mut all = Data::new();
         let mut kill = false;
         let mut start = None;
         for at in &self.members {
             let slot = &mut slots[*at];
             if let Some(Record { change: Change::Write { offset, data, kill_suid_sgid, .. }, .. }) = slot {
                 start.get_or_insert(*offset);
-                all.extend_from_slice(data);
+                all.append(std::mem::take(data));
                 kill |= *kill_suid_sgid;
             }
             if Some(at) != self.members.last() {
@@ -136,7 +138,7 @@ impl Run {
         let last = self.members.last().and_then(|at| slots[*at].as_mut());
         if let Some(Record { change: Change::Write { offset, data, kill_suid_sgid, .. }, .. }) = last {
             *offset = start.unwrap_or(*offset);
-            *data = Bytes::from(all);
+            *data = if all.pieces().len() * LONG_PIECE <= all.len() { all } else { all.to_bytes().into() };
             *kill_suid_sgid = kill;
         }
     }

@@ -32,7 +32,7 @@ fn unlink(lsn: u64, directory: u64, number: u8, ino: u64) -> Record {
 }
 
 fn write(lsn: u64, ino: u64, offset: u64, data: &'static [u8]) -> Record {
-    let data = Bytes::from_static(data);
+    let data = data.into();
     record(lsn, Change::Write { fid: fid(ino), offset, data, kill_suid_sgid: false })
 }
 
@@ -102,6 +102,28 @@ fn what_was_done_to_an_inode_that_others_may_have_open_is_told_whatever_became_o
 fn bytes_that_are_overwritten_travel_once() {
     let fewer = coalesce(vec![write(1, 2, 0, b"aaaa"), write(2, 2, 0, b"bbbb"), write(3, 2, 4, b"cc")]);
     assert_eq!(fewer, [write(3, 2, 0, b"bbbbcc")]);
+}
+
+#[test]
+fn long_writes_are_joined_where_they_lie_and_short_ones_copied() {
+    let joined = |len: usize| {
+        let whole = Bytes::from(vec![7; 8 * len]);
+        let write = |at: usize| {
+            let (offset, data) = ((at * len) as u64, whole.slice(at * len..(at + 1) * len).into());
+            record(at as u64 + 1, Change::Write { fid: fid(2), offset, data, kill_suid_sgid: at == 3 })
+        };
+        let records = coalesce((0..8).map(write).collect());
+        let [Record { lsn, change: Change::Write { offset: 0, data, kill_suid_sgid: true, .. }, .. }] =
+            &records[..]
+        else {
+            panic!("{records:?}")
+        };
+        assert_eq!((lsn.0, data.to_bytes()), (8, whole.clone()));
+        let stay =
+            data.pieces().iter().filter(|piece| whole.as_ptr_range().contains(&piece.as_ptr())).count();
+        (data.pieces().len(), stay)
+    };
+    assert_eq!((joined(64 << 10), joined(1000)), ((8, 8), (1, 0)));
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn two_branches() -> Log {
     let write = |ino| Change::Write {
         fid: fid(ino),
         offset: 0,
-        data: Bytes::from_static(b"data"),
+        data: Bytes::from_static(b"data").into(),
         kill_suid_sgid: false,
     };
     let changes = [
@@ -64,8 +64,12 @@ fn the_space_for_what_is_inherited_is_kept_until_the_server_has_it() {
 fn who_waits_for_a_file_does_not_wait_for_what_is_done_to_it_later() {
     let mut log = two_branches();
     let mut wanted = Wanted::new(vec![fid(4)], log.last_lsn());
-    let write =
-        Change::Write { fid: fid(4), offset: 4, data: Bytes::from_static(b"more"), kill_suid_sgid: false };
+    let write = Change::Write {
+        fid: fid(4),
+        offset: 4,
+        data: Bytes::from_static(b"more").into(),
+        kill_suid_sgid: false,
+    };
     let later = log.append(at(6), Timestamp::new(6, 0), write);
     assert!(log.has_pending(&mut wanted));
     let digest = log.take_wanted(Some(&mut wanted), &mut [], ALL).unwrap();
@@ -221,8 +225,12 @@ fn what_makes_room_does_not_wait_for_what_needs_room() {
 /// As of an editor, rsync or git: the new contents under another name, then in place of the old.
 fn save_over(log: &mut Log, number: u64) {
     let (tmp, old, new_file) = (place(fid(1), 1), place(fid(1), 2), fid(1000 + number));
-    let write =
-        Change::Write { fid: new_file, offset: 0, data: Bytes::from_static(b"data"), kill_suid_sgid: false };
+    let write = Change::Write {
+        fid: new_file,
+        offset: 0,
+        data: Bytes::from_static(b"data").into(),
+        kill_suid_sgid: false,
+    };
     let rename = Change::Rename {
         from: tmp.clone(),
         to: old,
@@ -249,8 +257,12 @@ fn what_makes_room_is_found_behind_much_that_does_not() {
     // Made and filled here, and removed: with what it was made of nothing is left. It is judged when it is its turn.
     let brief = place(fid(1), 4);
     let made = Change::Create { place: brief.clone(), fid: fid(8), new: new(FileKind::File) };
-    let write =
-        Change::Write { fid: fid(8), offset: 0, data: Bytes::from_static(b"data"), kill_suid_sgid: false };
+    let write = Change::Write {
+        fid: fid(8),
+        offset: 0,
+        data: Bytes::from_static(b"data").into(),
+        kill_suid_sgid: false,
+    };
     for change in [made, write, unlink(4, 8)] {
         log.append(at(901), Timestamp::new(901, 0), change);
     }

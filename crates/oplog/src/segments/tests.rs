@@ -26,7 +26,7 @@ fn header() -> Header {
 
 fn write(lsn: u64) -> Record {
     let data = Bytes::from(vec![lsn as u8; 40]);
-    record(lsn, Change::Write { fid: fid(2), offset: lsn * 40, data, kill_suid_sgid: false })
+    record(lsn, Change::Write { fid: fid(2), offset: lsn * 40, data: data.into(), kill_suid_sgid: false })
 }
 
 fn sent(sequence: u64, lsns: &[u64]) -> Entry {
@@ -300,7 +300,10 @@ fn files_go_when_nothing_in_them_is_needed() {
     let mut segments = create(directory.path());
     let large = |lsn| {
         let data = Bytes::from(vec![1; 1 << 20]);
-        Entry::Record(record(lsn, Change::Write { fid: fid(2), offset: 0, data, kill_suid_sgid: false }))
+        Entry::Record(record(
+            lsn,
+            Change::Write { fid: fid(2), offset: 0, data: data.into(), kill_suid_sgid: false },
+        ))
     };
     for lsn in 1..=40 {
         segments.append(&large(lsn));
@@ -336,7 +339,7 @@ fn a_log_that_cannot_be_replaced_has_its_end() {
     let directory = tempfile::tempdir().unwrap();
     let mut segments = create(directory.path());
     let data = Bytes::from(vec![1; WORTH_DELETING as usize]);
-    let change = Change::Write { fid: fid(2), offset: 0, data, kill_suid_sgid: false };
+    let change = Change::Write { fid: fid(2), offset: 0, data: data.into(), kill_suid_sgid: false };
     segments.append(&Entry::Record(record(1, change)));
     segments.write().unwrap();
     fs::create_dir(path_of(directory.path(), 2)).unwrap();

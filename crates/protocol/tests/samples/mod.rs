@@ -333,6 +333,7 @@ fn changes() -> Vec<Call> {
         Call::RemoveXattr { fid, name: b"user.a".to_vec(), owner: Some(1000) },
         Call::Digest {
             records: records(),
+            data: vec![0, 1 << 20],
             versions: vec![(fid, Version(1 << 44), Version(3))],
             after: Some(OpId { slot: Slot(55), sequence: Sequence(1 << 40) }),
             locks: vec![fid],

@@ -2,7 +2,9 @@
 
 use super::{Counted, Incoming};
 use crate::session::Progress;
+use crate::sync::Asked;
 use soda_protocol::OpId;
+use soda_volume::Staged;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -19,9 +21,25 @@ pub(crate) struct Line {
 #[derive(Debug, Default)]
 struct State {
     is_busy: bool,
-    waiting: VecDeque<Incoming>,
+    waiting: VecDeque<Arrived>,
     /// Syncs, each with the digest that it waits for.
     syncs: Vec<(OpId, WaitingSync)>,
+}
+
+/// A digest that has arrived.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) incoming: Incoming,
+    pub(crate) ahead: Option<Ahead>,
+}
+
+/// What was done of a digest before its turn.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    /// The data of its writes, in their order.
+    pub(crate) staged: Vec<Staged>,
+    /// The medium has it then.
+    pub(crate) asked: Asked,
 }
 
 /// A sync that waits for a digest.
@@ -31,15 +49,20 @@ pub(crate) type WaitingSync = (Incoming, Counted);
 #[derive(Debug)]
 pub(crate) enum Entered {
     /// It is its turn; [`Line::next`] ends it.
-    Now(Incoming),
+    Now(Arrived),
     /// It waits for the end of the one before.
     Waits,
     /// Too many wait.
-    Full(Incoming),
+    Full(Arrived),
 }
 
 impl Line {
-    pub(crate) fn enter(&self, digest: Incoming) -> Entered {
+    /// Whether a digest has its turn.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.state().is_busy
+    }
+
+    pub(crate) fn enter(&self, digest: Arrived) -> Entered {
         let mut state = self.state();
         if !state.is_busy {
             state.is_busy = true;
@@ -53,7 +76,7 @@ impl Line {
     }
 
     /// A turn has ended: the digest whose turn it is now, if any waits.
-    pub(crate) fn next(&self) -> Option<Incoming> {
+    pub(crate) fn next(&self) -> Option<Arrived> {
         let mut state = self.state();
         let next = state.waiting.pop_front();
         state.is_busy = next.is_some();

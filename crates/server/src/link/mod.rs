@@ -2,7 +2,7 @@
 
 mod line;
 
-pub(crate) use line::{Entered, Line};
+pub(crate) use line::{Ahead, Arrived, Entered, Line};
 
 use crate::metrics::{CallKind, Metrics};
 use crate::net::{Backlog, Held, Outbox, Share};

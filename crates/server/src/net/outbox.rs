@@ -194,10 +194,10 @@ impl Outbox {
             batch += size(&frame);
             frame.encode_head(&mut small);
             if frame.payload.len() <= COPY_MAX {
-                small.extend_from_slice(&frame.payload);
+                frame.payload.pieces().iter().for_each(|piece| small.extend_from_slice(piece));
             } else {
                 wire.parts.push_back(small.split().freeze());
-                wire.parts.push_back(frame.payload);
+                wire.parts.extend(frame.payload.pieces().iter().cloned());
             }
         }
         if !small.is_empty() {
@@ -314,7 +314,7 @@ mod tests {
         let payload = Bytes::from(vec![0; 1 << 20]);
         for tag in 0..64 {
             let body = Bytes::new();
-            outbox.push(Frame { kind: FrameKind::Reply, tag, body, payload: payload.clone() });
+            outbox.push(Frame { kind: FrameKind::Reply, tag, body, payload: payload.clone().into() });
         }
         // The runtime has to see that the socket takes something first.
         outbox.writable().await;

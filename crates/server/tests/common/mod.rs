@@ -161,7 +161,7 @@ impl Connection {
     pub async fn send_frame(&self, frame: &Frame) {
         let mut bytes = BytesMut::new();
         frame.encode_head(&mut bytes);
-        bytes.extend_from_slice(&frame.payload);
+        bytes.extend_from_slice(&frame.payload.to_bytes());
         // The server may have gone; whoever waits for an answer notices.
         let _ = self.write.lock().await.write_all(&bytes).await;
     }
@@ -172,8 +172,9 @@ async fn read_all(mut read: OwnedReadHalf, pending: Pending, mut on_push: impl F
         match frame.kind {
             FrameKind::Reply => {
                 let sender = pending.lock().unwrap().as_mut().and_then(|pending| pending.remove(&frame.tag));
-                let _ =
-                    sender.expect("one answer per request").send((frame.message().unwrap(), frame.payload));
+                let _ = sender
+                    .expect("one answer per request")
+                    .send((frame.message().unwrap(), frame.payload.to_bytes()));
             }
             FrameKind::Push => on_push(frame.message().unwrap()),
             other => panic!("{other:?} from a server"),

@@ -3,6 +3,7 @@
 use super::{Client, n, new_node, node};
 use bytes::Bytes;
 use soda_oplog::world::{self, Tree};
+use soda_protocol::digest::split_data;
 use soda_protocol::{
     Answer, Call, Change, DigestSlots, Failure, Lsn, OpId, Place, Reclaim, ReclaimStep, Record, Reply,
 };
@@ -82,7 +83,7 @@ impl Teller {
         let (fid, place) = (self.new_fid(), Place { directory, name: n(name) });
         let data = Bytes::copy_from_slice(data);
         let create = self.record(Change::Create { place, fid, new: new_node(FileKind::File) });
-        let write = self.record(Change::Write { fid, offset: 0, data, kill_suid_sgid: false });
+        let write = self.record(Change::Write { fid, offset: 0, data: data.into(), kill_suid_sgid: false });
         (fid, vec![create, write])
     }
 
@@ -116,17 +117,22 @@ impl Told {
 
     /// `None`: the server is gone.
     pub async fn send(&self, client: &Client) -> Option<Reply> {
-        Some(client.connection().call(Some(self.op()), self.call(), Bytes::new()).await?.0)
+        let (call, data) = self.call();
+        Some(client.connection().call(Some(self.op()), call, data).await?.0)
     }
 
-    pub fn call(&self) -> Call {
-        let (records, versions) = (self.records.clone(), self.versions.clone());
-        Call::Digest { records, versions, after: self.after, locks: self.locks.clone() }
+    /// With the data that goes beside it.
+    fn call(&self) -> (Call, Bytes) {
+        let (mut records, versions) = (self.records.clone(), self.versions.clone());
+        let (data, beside) = split_data(&mut records);
+        let locks = self.locks.clone();
+        (Call::Digest { records, data, versions, after: self.after, locks }, beside.to_bytes())
     }
 
     /// Sends it and leaves the answer for later.
     pub async fn begin(&self, client: &Client) -> oneshot::Receiver<(Reply, Bytes)> {
-        client.connection().send(Some(self.op()), self.call(), Bytes::new()).await.1
+        let (call, data) = self.call();
+        client.connection().send(Some(self.op()), call, data).await.1
     }
 }
 

@@ -1,6 +1,7 @@
 //! The store stalls for longer than a term, as slow disks do. Sessions are renewed all the same, answers to recalls are
 //! taken, and when the store goes on, everything is done: but for what is under way of a session that has ended meanwhile.
 
+mod ahead;
 mod along;
 mod journal;
 

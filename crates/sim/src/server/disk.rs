@@ -299,6 +299,7 @@ impl Disk {
                 if !exists(self, object) {
                     return Err(Impossible);
                 }
+                let data = data.to_bytes();
                 for (cell, bytes) in (offset / CELL_BYTES..).zip(data.chunks_exact(CELL_BYTES as usize)) {
                     let mut number = [0; CELL_BYTES as usize];
                     number.copy_from_slice(bytes);

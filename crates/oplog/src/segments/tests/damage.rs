@@ -84,7 +84,7 @@ fn a_log_with_a_damaged_head_is_not_taken_for_an_empty_one() {
     let data = Bytes::from(vec![1; LONGEST_HEAD]);
     segments.append(&Entry::Record(record(
         1,
-        Change::Write { fid: fid(2), offset: 0, data, kill_suid_sgid: false },
+        Change::Write { fid: fid(2), offset: 0, data: data.into(), kill_suid_sgid: false },
     )));
     segments.write().unwrap();
     let path = path_of(directory.path(), 1);
@@ -184,7 +184,7 @@ fn what_a_torn_record_holds_of_this_log_is_no_damage() {
         let mut segments = create(directory.path());
         segments.append(&Entry::Record(record(
             lsn,
-            Change::Write { fid: fid(3), offset: 0, data, kill_suid_sgid: false },
+            Change::Write { fid: fid(3), offset: 0, data: data.into(), kill_suid_sgid: false },
         )));
         segments.write().unwrap();
     }

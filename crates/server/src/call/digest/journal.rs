@@ -1,11 +1,12 @@
 //! How much of digests' data may go into the store's journal.
 
 use crate::shared::Shared;
+use soda_volume::Redo;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The most of a digest, bytes: what clients tell at once, and a little more.
-pub(super) const MOST: u64 = 2 << 20;
+const MOST: u64 = 2 << 20;
 
 /// A digest with no more data than this, bytes, goes there without waiting for the medium first: likely somebody waits for it,
 /// and to write this twice takes less than one more sync.
@@ -18,6 +19,11 @@ const MOST_OF_ALL: u64 = 16 << 20;
 /// What has to be free for that beside what is spoken for, bytes: it takes its space twice until the next sync, and what others
 /// were promised is not to be had for that.
 const ROOM: u64 = 64 << 20;
+
+/// Whether so much data of a digest may go there.
+pub(super) fn redo(bytes: u64) -> Redo {
+    if (1..=MOST).contains(&bytes) { Redo::Yes } else { Redo::No }
+}
 
 /// Data of a digest on their way into the journal, until the volume counts them.
 #[derive(Debug)]

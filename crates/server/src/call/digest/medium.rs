@@ -2,10 +2,10 @@
 
 use crate::places::Places;
 use crate::session::Recalled;
-use crate::sync::GroupSync;
+use crate::sync::{Asked, GroupSync};
 use soda_types::FsResult;
 use std::time::Duration;
-use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::sync::mpsc;
 
 /// How a wait ended.
 #[derive(PartialEq, Eq, Debug)]
@@ -17,51 +17,37 @@ pub(super) enum Waited {
     Left,
 }
 
-enum Woken {
-    Recalled,
-    Over(Waited),
-}
-
-/// Says that nobody syncs any more, unless something else was said before.
-struct OrLeft(UnboundedSender<Woken>);
-
-impl Drop for OrLeft {
-    fn drop(&mut self) {
-        // Who has gone another way does not listen.
-        let _ = self.0.send(Woken::Over(Waited::Left));
-    }
-}
-
-/// Waits until the medium has all that it was told before, without a place. `instead` is asked, in a place, whether there is
-/// another way: at first, whenever something of the session is recalled, and each time `look` has passed, for what stood in that
-/// other way may be gone.
+/// Waits until the medium has all that it was told before, without a place; `asked`: it was asked for that already. `instead` is
+/// asked, in a place, whether there is another way: at first, whenever something of the session is recalled, and each time `look`
+/// has passed, for what stood in that other way may be gone.
 pub(super) async fn wait(
-    sync: &GroupSync,
+    (sync, mut asked): (&GroupSync, Option<Asked>),
     places: &Places,
     recalled: &Recalled,
     look: Duration,
     mut instead: impl FnMut() -> bool,
 ) -> Waited {
-    let (wake, mut woken) = mpsc::unbounded_channel();
-    let (of_recall, of_sync) = (wake.clone(), OrLeft(wake));
-    // Before the first look: nothing is missed.
-    let _hears = recalled.hear(move || drop(of_recall.send(Woken::Recalled)));
-    {
-        let _place = places.enter().await;
-        if instead() {
-            return Waited::Instead;
-        }
+    if let Some(Ok(result)) = asked.as_mut().map(Asked::try_recv) {
+        return Waited::Synced(result);
     }
-    sync.request(move |result| drop(of_sync.0.send(Woken::Over(Waited::Synced(result)))));
+    let (wake, mut woken) = mpsc::unbounded_channel();
+    // Before the first look: nothing is missed.
+    // Who has gone another way does not listen.
+    let _hears = recalled.hear(move || {
+        let _ = wake.send(());
+    });
     loop {
-        match tokio::time::timeout(look, woken.recv()).await {
-            Ok(Some(Woken::Over(waited))) => return waited,
-            Ok(None) => return Waited::Left,
-            Ok(Some(Woken::Recalled)) | Err(_) => {}
+        {
+            let _place = places.enter().await;
+            if instead() {
+                return Waited::Instead;
+            }
         }
-        let _place = places.enter().await;
-        if instead() {
-            return Waited::Instead;
+        tokio::select! {
+            biased;
+            over = asked.get_or_insert_with(|| sync.ask()) => return over.map_or(Waited::Left, Waited::Synced),
+            Some(()) = woken.recv() => {}
+            () = tokio::time::sleep(look) => {}
         }
     }
 }
@@ -98,7 +84,7 @@ mod tests {
     /// [`super::wait`], on a thread that does nothing else.
     fn wait(sync: &GroupSync, recalled: &Recalled, look: Duration, instead: impl FnMut() -> bool) -> Waited {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(super::wait(sync, &Places::new(4), recalled, look, instead))
+        runtime.block_on(super::wait((sync, None), &Places::new(4), recalled, look, instead))
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Digests: what a client did under its write leases, carried out here afterwards, whole or not at all.
 //!
-//! wait for the session's digests before it, and see whether the one was applied that it comes after
-//! → plan and staging ([`plan`]) → wait until the medium has the data, without a place → ask the table, which recalls nothing and
-//! refuses what is not covered by the session's write leases
+//! wait for the session's digests before it, with much data stored meanwhile ([`plan::ahead`]), and see whether the one was
+//! applied that it comes after → plan and staging ([`plan`]) → wait until the medium has the data, without a place → ask the
+//! table, which recalls nothing and refuses what is not covered by the session's write leases
 //! → (wait for operations in progress) → carry out in one transaction with the reply ([`apply`]) → finish: the session gets write
 //! leases on what it created, and decides about the locks of what it says that it does. A digest that is sent again gets the
 //! stored reply and the leases once more: its client does not know that it was applied, and serves what it created as its own all
@@ -19,12 +19,13 @@ use super::sync;
 use crate::clock;
 use crate::core::Verdict;
 use crate::guard::Admission;
-use crate::link::{Counted, Entered, Incoming, Link};
+use crate::link::{Ahead, Arrived, Counted, Entered, Incoming, Link};
 use crate::records;
 use crate::respond;
 use crate::rounds::Round;
 use crate::session::{Kept, Progress};
 use crate::shared::Shared;
+use crate::sync::Asked;
 use apply::{Applied, End};
 use bytes::Bytes;
 use journal::Part;
@@ -57,14 +58,18 @@ enum Synced {
 /// Carries out a digest that arrived, when those of its session that arrived before are over.
 pub(super) fn start(shared: Arc<Shared>, incoming: Incoming) {
     let link = incoming.link.clone();
-    let entered = link.digests.enter(incoming);
+    let ahead = match &incoming.request.call {
+        Call::Digest { records, .. } if link.digests.is_busy() => plan::ahead(&shared, records),
+        _ => None,
+    };
+    let entered = link.digests.enter(Arrived { incoming, ahead });
     match entered {
-        Entered::Now(incoming) => {
-            let turn = Turn::of(shared, &incoming);
-            begin(incoming, turn);
+        Entered::Now(arrived) => {
+            let turn = Turn::of(shared, &arrived.incoming);
+            begin(arrived, turn);
         }
         Entered::Waits => {}
-        Entered::Full(incoming) => {
+        Entered::Full(Arrived { incoming, .. }) => {
             let problem = "too many digests of this session wait for each other";
             super::turn_away(&shared, &incoming, Failure::Busy(problem.to_owned()));
         }
@@ -89,21 +94,21 @@ impl Drop for Turn {
     fn drop(&mut self) {
         self.op.into_iter().for_each(|op| sync::digest_is_over(&self.shared, &self.link, op));
         let next = self.link.digests.next();
-        if let Some(incoming) = next {
+        if let Some(arrived) = next {
             let shared = self.shared.clone();
-            let turn = Turn::of(shared.clone(), &incoming);
+            let turn = Turn::of(shared.clone(), &arrived.incoming);
             // While the server stops nobody is answered any more: the turn ends at once, and so do those of all others in line.
             if let Ok(runtime) = Handle::try_current() {
                 runtime.spawn(async move {
                     let _place = shared.places.enter().await;
-                    begin(incoming, turn);
+                    begin(arrived, turn);
                 });
             }
         }
     }
 }
 
-fn begin(incoming: Incoming, turn: Turn) {
+fn begin(Arrived { incoming, ahead }: Arrived, turn: Turn) {
     let Some(op) = incoming.request.op else {
         return incoming.invalid("a digest needs a slot and a sequence");
     };
@@ -112,7 +117,8 @@ fn begin(incoming: Incoming, turn: Turn) {
     {
         return incoming.answer_undone(&Err(Failure::OutOfTurn));
     }
-    let mut telling = Telling { incoming, op, staged: Vec::new(), journal: None, taking: None, turn };
+    let mut telling =
+        Telling { incoming, op, ahead, staged: Vec::new(), asked: None, journal: None, taking: None, turn };
     match telling.prepare() {
         Ok((plan, None)) => telling.ask(plan),
         Ok((plan, Some(redo))) => drop(tokio::spawn(telling.sync_and_ask(plan, redo))),
@@ -152,8 +158,11 @@ pub(crate) fn answer_again(shared: &Shared, incoming: &Incoming, encoded: &Bytes
 struct Telling {
     incoming: Incoming,
     op: OpId,
+    ahead: Option<Ahead>,
     /// The data of its writes, in their order.
     staged: Vec<Staged>,
+    /// The medium was asked ahead to have it.
+    asked: Option<Asked>,
     journal: Option<Part>,
     taking: Option<Taking>,
     /// Dropped last: the next one finds the table and the slots as this one leaves them.
@@ -215,9 +224,11 @@ impl Telling {
         }
         let wanted = (plan.space, Purpose::Digest);
         self.taking = Some(shared.take_space(session, wanted).map_err(whole)?);
-        let is_little = (1..=journal::MOST).contains(&plan.bytes);
-        let redo = if is_little { Redo::Yes } else { Redo::No };
-        self.staged = plan::stage(&shared.volume, self.records(), redo)?;
+        let redo = journal::redo(plan.bytes);
+        match self.ahead.take() {
+            Some(Ahead { staged, asked }) => (self.staged, self.asked) = (staged, Some(asked)),
+            None => self.staged = plan::stage(&shared.volume, self.records(), redo)?,
+        }
         if !self.staged.iter().any(Staged::has_chunks) {
             return Ok((plan, None));
         }
@@ -253,14 +264,16 @@ impl Telling {
     async fn sync_data(&mut self, redo: Redo, bytes: u64) -> FsResult<Synced> {
         let link = Arc::clone(&self.incoming.link);
         let (shared, session) = (&self.turn.shared, link.session.id);
-        let journal = &mut self.journal;
+        let (journal, asked) = (&mut self.journal, self.asked.take());
         let instead = move || {
             let is_little = || bytes <= journal::AT_ONCE;
             let may = redo == Redo::Yes && (is_little() || shared.core().table.is_asked(session));
             *journal = if may { Part::take(shared, bytes) } else { None };
             journal.is_some()
         };
-        match medium::wait(&shared.data_sync, &shared.places, link.session.recalled(), LOOK, instead).await {
+        match medium::wait((&shared.data_sync, asked), &shared.places, link.session.recalled(), LOOK, instead)
+            .await
+        {
             Waited::Instead => Ok(Synced::No),
             Waited::Synced(result) => result.map(|()| Synced::Yes),
             Waited::Left => {

@@ -1,5 +1,8 @@
 //! What a digest touches, and where its data goes.
 
+use super::journal;
+use crate::link::Ahead;
+use crate::shared::Shared;
 use soda_lease::table::{Ancestors, Covered};
 use soda_protocol::digest::{COUNTED_VERSIONS, INODES_MAX, RECORDS_MAX};
 use soda_protocol::{Change, Failure, Lsn, Object, Record};
@@ -63,7 +66,7 @@ pub(super) fn plan(
         return refuse(first, Errno::TooBig, "a digest of too many records");
     }
     let made: BTreeSet<Fid> = created(records).collect();
-    let (mut held, mut alone, mut bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
+    let (mut held, mut alone, bytes) = (BTreeSet::new(), BTreeSet::new(), data_of(records));
     let space = records.iter().map(|record| record.change.space()).fold(0, u64::saturating_add);
     for record in records {
         for (object, _) in record.change.touches() {
@@ -73,10 +76,6 @@ pub(super) fn plan(
                 Object::Name(_) => {}
             }
         }
-        bytes += match &record.change {
-            Change::Write { data, .. } => data.len() as u64,
-            _ => 0,
-        };
     }
     let most = Version(volume.first_version().0 + COUNTED_VERSIONS);
     for (fid, version, data_version) in versions {
@@ -94,6 +93,26 @@ pub(super) fn plan(
     }
     let vec = |set: BTreeSet<Fid>| set.into_iter().collect();
     Ok(Plan { held: vec(held), made: vec(made), alone: vec(alone), bytes, space })
+}
+
+/// Bytes of file data.
+fn data_of(records: &[Record]) -> u64 {
+    let data = records.iter().map(|record| match &record.change {
+        Change::Write { data, .. } => data.len() as u64,
+        _ => 0,
+    });
+    data.sum()
+}
+
+/// Stores the data of a digest that has to wait for its turn, and has the medium begin: when its turn comes it need not wait for
+/// that as well. `None`: it is little, or cannot be stored as the files are by now; then all is left to the turn.
+pub(super) fn ahead(shared: &Shared, records: &[Record]) -> Option<Ahead> {
+    let bytes = data_of(records);
+    if bytes <= journal::AT_ONCE {
+        return None;
+    }
+    let staged = stage(&shared.volume, records, journal::redo(bytes)).ok()?;
+    staged.iter().any(Staged::has_chunks).then(|| Ahead { staged, asked: shared.data_sync.ask() })
 }
 
 /// Stores the data of all writes, in their order.
@@ -118,7 +137,7 @@ pub(super) fn stage(volume: &Volume, records: &[Record], redo: Redo) -> Result<V
                         None => volume.getattr(*fid)?.size,
                     };
                     sizes.insert(*fid, size.max(offset.saturating_add(data.len() as u64)));
-                    return Ok(Some(volume.stage(size, data.clone(), redo)?));
+                    return Ok(Some(volume.stage(size, data.to_bytes(), redo)?));
                 }
                 _ => {}
             }
