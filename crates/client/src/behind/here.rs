@@ -207,7 +207,7 @@ impl Inner {
         work: impl Fn(&mut State, Monotonic, Timestamp) -> Here<T> + Send + Sync,
     ) -> FsResult<Option<T>> {
         loop {
-            let (outcome, (due, much), disk, lsns) = {
+            let (outcome, due, disk, lsns) = {
                 let (mut state, now) = self.locked();
                 if state.behind.policy == WritePolicy::Through {
                     return Ok(None);
@@ -218,12 +218,14 @@ impl Inner {
                     state.note_through(about, why);
                 }
                 let lsns = (before, state.behind.last_lsn());
-                let due = (state.behind.wants_attention(now), state.behind.is_much());
+                let mut due = state.behind.wants_attention(now);
+                if due && state.behind.is_much() {
+                    state.behind.news.notify_one();
+                    due = false;
+                }
                 (outcome, due, state.behind.disk.clone(), lsns)
             };
-            if due && much {
-                crate::lock(&self.state).behind.news().notify_one();
-            } else if due {
+            if due {
                 self.pump();
             }
             match outcome {

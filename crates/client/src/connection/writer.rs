@@ -63,6 +63,9 @@ impl Writer {
     /// Sends with the next frame and ahead of it, in one write, so that it wakes nobody of its own: to the receiver the
     /// order is as if it had been sent now. When nothing follows, [`Writer::send_held`] is to be called.
     pub(crate) fn hold(&self, frame: &Frame) {
+        if frame.payload.len() >= HELD_MAX {
+            return self.send(frame);
+        }
         let mut out = crate::lock(&self.out);
         if out.broken {
             return;

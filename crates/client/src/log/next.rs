@@ -92,8 +92,14 @@ impl Behind {
             let more = self.log.pending_count() >= UNASKED.records || is_much;
             return at_once(more || (goes_on && self.waiting.has_unserved()));
         }
+        // Who comes while a stream is under way goes behind that, and does not wait for its answers.
+        let has_place = open < self.window.size_of_stream() as u64;
+        let unasked = self.under_way.iter().all(|under_way| under_way.chosen == Chosen::InOrder);
+        if has_place && unasked && self.waiting.has_unserved() {
+            return self.waiting.due_at();
+        }
         // Beside the server, too, it finds the next MiB there when it has carried out one.
-        let streams = open < self.window.size_of_stream() as u64 && is_much && last.filled == Filled::Full;
+        let streams = has_place && is_much && last.filled == Filled::Full;
         streams.then(|| self.pace.one_more_from())
     }
 

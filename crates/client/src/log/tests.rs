@@ -388,9 +388,14 @@ fn whose_digest_is_lost_waits_for_another_one_and_its_sync() {
 /// A MiB is written, and the next digest is sent.
 fn stream_on(behind: &mut Behind, now: Monotonic, block: u64) -> DigestId {
     write_a_mib(behind, block);
+    send_next(behind, now)
+}
+
+fn send_next(behind: &mut Behind, now: Monotonic) -> DigestId {
     let (digest, chosen) = behind.choose(now).unwrap();
     let filled = behind.filled(&digest);
     behind.note_sent(now, chosen, filled);
+    behind.waiting.note_taken(&behind.log, digest.id);
     behind.under_way.push_back(UnderWay { id: digest.id, chosen, filled, ..UnderWay::default() });
     behind.unanswered.insert(digest.id);
     digest.id
@@ -419,6 +424,7 @@ fn a_stream_has_three_digests_under_way_unless_somebody_waits_for_little_or_anot
     let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
     behind.window.begin_session(8);
     behind.window.begin_connection(Duration::from_micros(100));
+    behind.window.note_digest(at(1), at(0));
     // So much that the server can as well begin.
     (0..8).for_each(|block| write_a_mib(&mut behind, block));
     let first = stream_on(&mut behind, at(1), 8);
@@ -440,6 +446,24 @@ fn a_stream_has_three_digests_under_way_unless_somebody_waits_for_little_or_anot
     answer(&mut behind, little);
     stream_on(&mut behind, at(3001), 11);
     assert_eq!(behind.due_at(), Some(at(5000)), "somebody has waited for little");
+}
+
+#[test]
+fn who_comes_while_a_stream_is_under_way_goes_behind_it() {
+    let at = |millis| Monotonic::ZERO + Duration::from_millis(millis);
+    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
+    behind.window.begin_session(8);
+    behind.window.begin_connection(Duration::from_micros(100));
+    stream_on(&mut behind, at(1), 0);
+    assert_eq!(behind.due_at(), None, "nothing is left");
+    write(&mut behind, 2);
+    let _waits = wait_for(&mut behind, 2);
+    behind.hurry(at(2));
+    assert_eq!(behind.due_at(), Some(Monotonic::ZERO));
+    send_next(&mut behind, at(2));
+    write(&mut behind, 3);
+    let _waits = wait_for(&mut behind, 3);
+    assert_eq!(behind.due_at(), None, "one of those who ask is under way");
 }
 
 #[test]

@@ -90,7 +90,9 @@ impl Window {
     /// Digests that may be under way where much is written and nobody waits for anything else: while the server carries out one,
     /// its disk takes the data of the next, and a third one is on the way.
     pub(crate) fn size_of_stream(&self) -> usize {
-        self.size().max(STREAM).min(self.most)
+        // On a thin line more would wait in that.
+        let stream = if self.each <= EXPECTED { STREAM.min(self.known) } else { 1 };
+        self.size().max(stream).min(self.most)
     }
 
     /// Digests that may be under way.
@@ -138,6 +140,16 @@ mod tests {
             assert_eq!(settle(&mut window(), Duration::from_micros(150), each), 1, "{each:?}");
         }
         assert_eq!(window().size(), 1, "as long as nothing is known");
+    }
+
+    #[test]
+    fn a_stream_beside_the_server_has_some_more_but_not_on_a_thin_line() {
+        let mut window = window();
+        assert_eq!(window.size_of_stream(), 2, "a connection begins with few");
+        assert_eq!(settle(&mut window, Duration::from_micros(150), ms(1)), 1);
+        assert_eq!(window.size_of_stream(), 3);
+        assert_eq!(settle(&mut window, Duration::from_micros(150), ms(40)), 1);
+        assert_eq!(window.size_of_stream(), 1);
     }
 
     #[test]

@@ -35,6 +35,11 @@ impl InLine {
         let mut teller = Teller::connect(&server).await;
         let (file, records) = teller.file("file", b"told");
         digested(&teller.tell(records).await);
+        let room = Call::Reserve { inodes: 0, bytes: 16 << 20 };
+        assert!(matches!(
+            teller.client.ask(room).await.result,
+            Ok(Answer::Reserved { bytes: 0x100_0000, .. })
+        ));
         data.syncs.close();
         let mut write = |fid, at: usize, byte| {
             let (offset, data) = ((at * LEN) as u64, vec![byte; LEN].into());

@@ -17,12 +17,18 @@ pub(super) const AT_ONCE: u64 = 128 << 10;
 const MOST_OF_ALL: u64 = 16 << 20;
 
 /// What has to be free for that beside what is spoken for, bytes: it takes its space twice until the next sync, and what others
-/// were promised is not to be had for that.
+/// were promised is not to be had for that. The same for what is stored before its turn.
 const ROOM: u64 = 64 << 20;
 
 /// Whether so much data of a digest may go there.
 pub(super) fn redo(bytes: u64) -> Redo {
     if (1..=MOST).contains(&bytes) { Redo::Yes } else { Redo::No }
+}
+
+/// Whether something may take its space twice for a while.
+pub(super) fn has_room(shared: &Shared) -> bool {
+    let needed = shared.space.spoken_for().saturating_add(ROOM);
+    shared.free_space().is_ok_and(|free| free >= needed)
 }
 
 /// Data of a digest on their way into the journal, until the volume counts them.
@@ -39,8 +45,7 @@ impl Part {
         // Given back where it is dropped here.
         let part = Part { shared: shared.clone(), bytes };
         let fits = shared.volume.redo_bytes().saturating_add(all) <= MOST_OF_ALL;
-        let needed = shared.space.spoken_for().saturating_add(ROOM);
-        (fits && shared.free_space().is_ok_and(|free| free >= needed)).then_some(part)
+        (fits && has_room(shared)).then_some(part)
     }
 }
 

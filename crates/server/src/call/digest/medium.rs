@@ -6,6 +6,7 @@ use crate::sync::{Asked, GroupSync};
 use soda_types::FsResult;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::sync::oneshot::error::TryRecvError;
 
 /// How a wait ended.
 #[derive(PartialEq, Eq, Debug)]
@@ -27,13 +28,15 @@ pub(super) async fn wait(
     look: Duration,
     mut instead: impl FnMut() -> bool,
 ) -> Waited {
-    if let Some(Ok(result)) = asked.as_mut().map(Asked::try_recv) {
-        return Waited::Synced(result);
+    match asked.as_mut().map(Asked::try_recv) {
+        Some(Ok(result)) => return Waited::Synced(result),
+        Some(Err(TryRecvError::Closed)) => return Waited::Left,
+        Some(Err(TryRecvError::Empty)) | None => {}
     }
     let (wake, mut woken) = mpsc::unbounded_channel();
     // Before the first look: nothing is missed.
-    // Who has gone another way does not listen.
     let _hears = recalled.hear(move || {
+        // Who has gone another way does not listen.
         let _ = wake.send(());
     });
     loop {
@@ -146,5 +149,9 @@ mod tests {
             stopping.join().unwrap();
         });
         assert_eq!(wait(), Waited::Left);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (asked, places) = ((&sync, Some(sync.ask())), Places::new(4));
+        let waited = super::wait(asked, &places, &recalled, NEVER, || false);
+        assert_eq!(runtime.block_on(waited), Waited::Left, "asked ahead");
     }
 }

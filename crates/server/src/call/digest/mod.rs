@@ -59,7 +59,9 @@ enum Synced {
 pub(super) fn start(shared: Arc<Shared>, incoming: Incoming) {
     let link = incoming.link.clone();
     let ahead = match &incoming.request.call {
-        Call::Digest { records, .. } if link.digests.is_busy() => plan::ahead(&shared, records),
+        Call::Digest { records, .. } if link.digests.is_busy() => {
+            plan::ahead(&shared, incoming.session(), records)
+        }
         _ => None,
     };
     let entered = link.digests.enter(Arrived { incoming, ahead });
@@ -118,8 +120,8 @@ fn begin(Arrived { incoming, ahead }: Arrived, turn: Turn) {
         return incoming.answer_undone(&Err(Failure::OutOfTurn));
     }
     let mut telling =
-        Telling { incoming, op, ahead, staged: Vec::new(), asked: None, journal: None, taking: None, turn };
-    match telling.prepare() {
+        Telling { incoming, op, staged: Vec::new(), asked: None, journal: None, taking: None, turn };
+    match telling.prepare(ahead) {
         Ok((plan, None)) => telling.ask(plan),
         Ok((plan, Some(redo))) => drop(tokio::spawn(telling.sync_and_ask(plan, redo))),
         Err(failure) => telling.conclude(None, Conclusion::failed(failure)),
@@ -158,7 +160,6 @@ pub(crate) fn answer_again(shared: &Shared, incoming: &Incoming, encoded: &Bytes
 struct Telling {
     incoming: Incoming,
     op: OpId,
-    ahead: Option<Ahead>,
     /// The data of its writes, in their order.
     staged: Vec<Staged>,
     /// The medium was asked ahead to have it.
@@ -214,7 +215,7 @@ impl Telling {
     }
 
     /// Plans, and stores the data of writes before anybody has to wait for it. `Some`: the medium has to have it first.
-    fn prepare(&mut self) -> Result<(Plan, Option<Redo>), Failure> {
+    fn prepare(&mut self, ahead: Option<Ahead>) -> Result<(Plan, Option<Redo>), Failure> {
         let shared = self.turn.shared.clone();
         let plan = plan::plan(&shared.volume, self.records(), self.versions())?;
         let whole = self.whole();
@@ -225,7 +226,7 @@ impl Telling {
         let wanted = (plan.space, Purpose::Digest);
         self.taking = Some(shared.take_space(session, wanted).map_err(whole)?);
         let redo = journal::redo(plan.bytes);
-        match self.ahead.take() {
+        match ahead {
             Some(Ahead { staged, asked }) => (self.staged, self.asked) = (staged, Some(asked)),
             None => self.staged = plan::stage(&shared.volume, self.records(), redo)?,
         }

@@ -6,7 +6,7 @@ use crate::shared::Shared;
 use soda_lease::table::{Ancestors, Covered};
 use soda_protocol::digest::{COUNTED_VERSIONS, INODES_MAX, RECORDS_MAX};
 use soda_protocol::{Change, Failure, Lsn, Object, Record};
-use soda_types::{Errno, Fid, FsError, FsResult, SetAttr, Version};
+use soda_types::{Errno, Fid, FsError, FsResult, SessionId, SetAttr, Version};
 use soda_volume::{Redo, Staged, Volume};
 use std::collections::{BTreeSet, HashMap};
 
@@ -105,10 +105,15 @@ fn data_of(records: &[Record]) -> u64 {
 }
 
 /// Stores the data of a digest that has to wait for its turn, and has the medium begin: when its turn comes it need not wait for
-/// that as well. `None`: it is little, or cannot be stored as the files are by now; then all is left to the turn.
-pub(super) fn ahead(shared: &Shared, records: &[Record]) -> Option<Ahead> {
+/// that as well. `None`: it is little, or more than what is set aside for it, or room is scarce; then all is left to the turn.
+pub(super) fn ahead(shared: &Shared, session: SessionId, records: &[Record]) -> Option<Ahead> {
     let bytes = data_of(records);
-    if bytes <= journal::AT_ONCE {
+    if bytes <= journal::AT_ONCE || records.len() > RECORDS_MAX {
+        return None;
+    }
+    // Until the turn takes it off what is reserved it counts twice.
+    let space: u64 = records.iter().map(|record| record.change.space()).fold(0, u64::saturating_add);
+    if shared.space.of(session) < space || !journal::has_room(shared) {
         return None;
     }
     let staged = stage(&shared.volume, records, journal::redo(bytes)).ok()?;
@@ -134,7 +139,8 @@ pub(super) fn stage(volume: &Volume, records: &[Record], redo: Redo) -> Result<V
                     let known = sizes.get(fid).copied();
                     let size = match known {
                         Some(size) => size,
-                        None => volume.getattr(*fid)?.size,
+                        // A digest before makes it; or it is not there, which will be found.
+                        None => volume.getattr(*fid).map_or(0, |attr| attr.size),
                     };
                     sizes.insert(*fid, size.max(offset.saturating_add(data.len() as u64)));
                     return Ok(Some(volume.stage(size, data.to_bytes(), redo)?));
