@@ -166,7 +166,7 @@ fn scan(top: &Path) -> usize {
 }
 
 // SEMANTICS 1
-/// Under deep read leases: a message or two for each directory, none the next time, and a handful of leases at the server.
+/// Under deep read leases: a message for a thousand files, none the next time, and a handful of leases at the server.
 #[test]
 fn a_scan_of_many_files_costs_little_and_the_next_one_nothing() {
     const IN_ONE: u64 = 50;

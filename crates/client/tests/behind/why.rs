@@ -17,6 +17,9 @@ async fn why_the_last_change_went_through_is_remembered() {
     let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
     let last = || seen(&a, &["f"]).last_at_once;
     assert_eq!(last(), None);
+    let (how, kill) = (SetXattr::Either, KillPriv::Keep);
+    a.setxattr(fid, b"of.no.kind", b"x", how, kill).await.unwrap_err();
+    assert_eq!(last(), Some(Why::Kind));
     write(&a, &file, 0, "x".repeat(PAST_THE_LOG)).await;
     assert_eq!(last(), Some(Why::Large));
     wait_until("a change made here", || async {
@@ -28,9 +31,6 @@ async fn why_the_last_change_went_through_is_remembered() {
     contents(&b, &["f"]).await;
     write(&a, &file, 0, "again").await;
     assert!(matches!(last(), Some(Why::NoLease | Why::Recalled)), "{:?}", last());
-    // What the server alone can do is about the directory.
-    let fifo = NewNode { rdev: 0, ..new_node(FileKind::Fifo) };
-    a.create(a.root(), &name("fifo"), fifo).await.unwrap();
     assert_eq!(seen(&a, &["nothing"]).told, Told::AtOnce(Why::Unknown));
 }
 
