@@ -135,11 +135,7 @@ impl From<&'static [u8]> for Data {
 
 impl PartialEq for Data {
     fn eq(&self, other: &Data) -> bool {
-        let bytes = |data: &'_ Data| data.to_bytes();
-        match (&self.0, &other.0) {
-            (Pieces::One(one), Pieces::One(other)) => one == other,
-            _ => self.len() == other.len() && bytes(self) == bytes(other),
-        }
+        self.len() == other.len() && self.to_bytes() == other.to_bytes()
     }
 }
 

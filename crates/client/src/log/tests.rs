@@ -385,6 +385,14 @@ fn whose_digest_is_lost_waits_for_another_one_and_its_sync() {
     waits.try_recv().unwrap().unwrap();
 }
 
+/// With a round trip that is short beside what a digest takes.
+fn beside_the_server() -> Behind {
+    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
+    behind.window.begin_session(8);
+    behind.window.begin_connection(Duration::from_micros(100));
+    behind
+}
+
 /// A MiB is written, and the next digest is sent.
 fn stream_on(behind: &mut Behind, now: Monotonic, block: u64) -> DigestId {
     write_a_mib(behind, block);
@@ -421,9 +429,7 @@ fn answer(behind: &mut Behind, id: DigestId) {
 #[test]
 fn a_stream_has_three_digests_under_way_unless_somebody_waits_for_little_or_another_machine_does() {
     let at = |millis| Monotonic::ZERO + Duration::from_millis(millis);
-    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
-    behind.window.begin_session(8);
-    behind.window.begin_connection(Duration::from_micros(100));
+    let mut behind = beside_the_server();
     behind.window.note_digest(at(1), at(0));
     // So much that the server can as well begin.
     (0..8).for_each(|block| write_a_mib(&mut behind, block));
@@ -451,9 +457,7 @@ fn a_stream_has_three_digests_under_way_unless_somebody_waits_for_little_or_anot
 #[test]
 fn who_comes_while_a_stream_is_under_way_goes_behind_it() {
     let at = |millis| Monotonic::ZERO + Duration::from_millis(millis);
-    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
-    behind.window.begin_session(8);
-    behind.window.begin_connection(Duration::from_micros(100));
+    let mut behind = beside_the_server();
     stream_on(&mut behind, at(1), 0);
     assert_eq!(behind.due_at(), None, "nothing is left");
     write(&mut behind, 2);

@@ -1,7 +1,8 @@
 //! Memory of requests: what was read from clients and has no answer yet.
 //!
-//! What waits for the store waits in memory: digests, each as large as a frame and up to nine of a session, and data of writes. A
-//! store that stalls keeps it there, of all sessions at once. So there is one limit for all of it.
+//! What waits for the store waits in memory: digests, each as large as a frame and up to nine of a session (also what is stored
+//! before its turn), and data of writes. A store that stalls keeps it there, of all sessions at once. So there is one limit for
+//! all of it.
 //!
 //! * *Who gets how much.* A session gets more for what is long only while it has no more than what is left for all (Choudhury
 //!   and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). So who tells much cannot take all,

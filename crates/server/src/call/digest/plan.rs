@@ -67,7 +67,7 @@ pub(super) fn plan(
     }
     let made: BTreeSet<Fid> = created(records).collect();
     let (mut held, mut alone, bytes) = (BTreeSet::new(), BTreeSet::new(), data_of(records));
-    let space = records.iter().map(|record| record.change.space()).fold(0, u64::saturating_add);
+    let space = space_of(records);
     for record in records {
         for (object, _) in record.change.touches() {
             match object {
@@ -95,6 +95,11 @@ pub(super) fn plan(
     Ok(Plan { held: vec(held), made: vec(made), alone: vec(alone), bytes, space })
 }
 
+/// Bytes that they may take of the space that the session has reserved.
+fn space_of(records: &[Record]) -> u64 {
+    records.iter().map(|record| record.change.space()).fold(0, u64::saturating_add)
+}
+
 /// Bytes of file data.
 fn data_of(records: &[Record]) -> u64 {
     let data = records.iter().map(|record| match &record.change {
@@ -112,8 +117,7 @@ pub(super) fn ahead(shared: &Shared, session: SessionId, records: &[Record]) -> 
         return None;
     }
     // Until the turn takes it off what is reserved it counts twice.
-    let space: u64 = records.iter().map(|record| record.change.space()).fold(0, u64::saturating_add);
-    if shared.space.of(session) < space || !journal::has_room(shared) {
+    if shared.space.of(session) < space_of(records) || !journal::has_room(shared) {
         return None;
     }
     let staged = stage(&shared.volume, records, journal::redo(bytes)).ok()?;
